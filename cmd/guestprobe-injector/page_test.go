@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// pageCommands returns what docs/install.md has people run in the sidecar, in its order.
+func pageCommands(t *testing.T) [][]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands [][]string
+	for line := range strings.Lines(string(page)) {
+		if _, command, ok := strings.Cut(line, "exec $pod -c guestprobe -- /guestprobe "); ok {
+			commands = append(commands, strings.Fields(command))
+		}
+	}
+	return commands
+}
+
+// TestPage runs the page's commands beside a sidecar with the arguments that are injected: their paths are the sidecar's,
+// and no shell is needed.
+func TestPage(t *testing.T) {
+	program, dir := build(t), t.TempDir()
+	here := strings.NewReplacer("/etc/guestprobe", dir, "/var/run/guestprobe", dir, "/var/run/libvirt", dir, "--listen=:9958", "--listen="+freeAddr(t))
+	pod := patched(t, "")
+	write(t, filepath.Join(dir, "manifest.yaml"), []byte(pod.Annotations["guestprobe.dev/manifest"]))
+	command := func(args []string) *exec.Cmd {
+		var all []string
+		for _, arg := range args {
+			all = append(all, here.Replace(arg))
+		}
+		return exec.Command(program, all...)
+	}
+	done, _ := start(t, command(pod.Spec.InitContainers[0].Args))
+	says := func(command *exec.Cmd, want string) error {
+		out, err := command.CombinedOutput() // check exits 1 for what is not ready, so err says nothing by itself
+		if !strings.Contains(string(out), want) {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	var ask []string
+	found := map[string]bool{}
+	for _, args := range pageCommands(t) {
+		switch {
+		case args[0] == "check":
+			ask = args
+			eventually(t, "asked", done, func() error { return says(command(ask), "readyz check failed: Starting") })
+		case args[len(args)-1] == "--release":
+			if err := says(command(args), "released"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "released", done, func() error { return says(command(ask), "readyz check failed: Starting") })
+		case args[0] == "hold":
+			if err := says(command(args), "held until"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "held", done, func() error { return says(command(ask), "Maintenance") })
+		default:
+			t.Fatalf("what is %q?", args)
+		}
+		found[args[0]+args[len(args)-1]] = true
+	}
+	if len(found) != 3 {
+		t.Errorf("the page has check, hold and hold --release; found %v", found)
+	}
+}

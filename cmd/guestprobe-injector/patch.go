@@ -1,0 +1,160 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/guestprobe/guestprobe/sidecar/inject"
+)
+
+// maxFile is far above any pod; a pipe that never ends must not fill the memory.
+const maxFile = 8 << 20
+
+// patchCommand does with files what the webhook does with pods.
+func patchCommand(e env) error {
+	fs := newFlags("patch", "-f POD [--vmi VMI] [--defaults SPEC] --image IMAGE [FLAGS]")
+	var sidecar sidecarFlags
+	sidecar.register(fs)
+	podFile := fs.String("f", "", "`FILE` with the launcher pod, YAML or JSON; - is standard input")
+	vmiFile := fs.String("vmi", "", "`FILE` with its VirtualMachineInstance; without it nothing is known of its network")
+	defaultsFile := fs.String("defaults", "", "`FILE` with the namespace's defaults: the spec of a GuestProbes document")
+	output := fs.String("o", "yaml", "what to print: yaml or json (the patched pod), or patch (the JSON patch, as YAML)")
+	if done, err := parseFlags(fs, e); done || err != nil {
+		return err
+	}
+	if sidecar.cfg.Image == "" {
+		sidecar.cfg.Image = "guestprobe"
+	}
+	cfg, err := sidecar.config()
+	if err != nil {
+		return err
+	}
+	if *podFile == "" {
+		return usageError(errors.New("-f is missing: name the file with the launcher pod"))
+	}
+	raw, pod, err := readPod(*podFile, e.stdin)
+	if err != nil {
+		return usageError(err)
+	}
+	in := inject.Input{Pod: pod, Namespace: pod.Namespace}
+	if *vmiFile != "" {
+		if in.VMI, err = readVMI(*vmiFile); err != nil {
+			return usageError(err)
+		}
+		if in.Namespace == "" {
+			in.Namespace = in.VMI.GetNamespace()
+		}
+	}
+	if in.Namespace == "" {
+		in.Namespace = "default"
+	}
+	if *defaultsFile != "" {
+		data, err := os.ReadFile(*defaultsFile)
+		if err != nil {
+			return usageError(err)
+		}
+		in.Defaults = string(data)
+	}
+	result, err := inject.Inject(in, cfg)
+	if err != nil {
+		return err
+	}
+	for _, warning := range result.Warnings {
+		fmt.Fprintf(e.stderr, "warning: %s\n", warning)
+	}
+	if result.Skipped != "" {
+		fmt.Fprintf(e.stderr, "the pod is left as it is: %s\n", result.Skipped)
+	}
+	return print(e.stdout, raw, result.Patch, *output)
+}
+
+// print writes the patched pod or the patch. The patch is applied to the file's own text, so that nothing is lost that
+// this program does not know.
+func print(w io.Writer, raw []byte, ops []inject.Operation, format string) error {
+	if ops == nil {
+		ops = []inject.Operation{}
+	}
+	patch, err := json.Marshal(ops)
+	if err != nil {
+		return fmt.Errorf("encoding the patch: %w", err)
+	}
+	if format == "patch" {
+		raw = patch
+	} else {
+		decoded, err := jsonpatch.DecodePatch(patch)
+		if err != nil {
+			return fmt.Errorf("applying the patch: %w", err)
+		}
+		if raw, err = decoded.ApplyIndent(raw, "  "); err != nil {
+			return fmt.Errorf("applying the patch: %w", err)
+		}
+	}
+	switch format {
+	case "json":
+		raw = append(raw, '\n')
+	case "yaml", "patch":
+		if raw, err = yaml.JSONToYAML(raw); err != nil {
+			return fmt.Errorf("encoding: %w", err)
+		}
+	default:
+		return usageError(fmt.Errorf("-o: %q is none of yaml, json, patch", format))
+	}
+	_, err = w.Write(raw)
+	return err
+}
+
+// readPod returns the pod's text as JSON, and the pod.
+func readPod(name string, stdin io.Reader) ([]byte, *corev1.Pod, error) {
+	in := stdin
+	if name == "-" {
+		name = "standard input"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if len(data) > maxFile {
+		return nil, nil, fmt.Errorf("%s is larger than %d bytes", name, maxFile)
+	}
+	if data, err = yaml.YAMLToJSON(data); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	pod := &corev1.Pod{}
+	if err := json.Unmarshal(data, pod); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if pod.Kind != "Pod" || pod.APIVersion != "v1" {
+		return nil, nil, fmt.Errorf("%s: it is of kind %q (%s), not a Pod (v1)", name, pod.Kind, pod.APIVersion)
+	}
+	return data, pod, nil
+}
+
+func readVMI(name string) (*unstructured.Unstructured, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	vmi := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(data, &vmi.Object); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if vmi.GetKind() != "VirtualMachineInstance" {
+		return nil, fmt.Errorf("%s: it is of kind %q, not a VirtualMachineInstance", name, vmi.GetKind())
+	}
+	return vmi, nil
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/qga"
+	"github.com/guestprobe/guestprobe/sidecar"
+	"github.com/guestprobe/guestprobe/sidecar/manifest"
+)
+
+// newFlags makes a flag set that prints nothing by itself: a mistake is one line, not a page.
+func newFlags(name, synopsis string) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {
+		fmt.Fprintf(fs.Output(), "Usage: guestprobe %s %s\n\n", name, synopsis)
+		fs.PrintDefaults()
+	}
+	return fs
+}
+
+// parseFlags reads the environment, then the command line, which wins. It reports done when help was asked for and given.
+func parseFlags(fs *flag.FlagSet, e env, fromEnv bool) (done bool, err error) {
+	if fromEnv {
+		if err := flagsFromEnv(fs, e.lookup); err != nil {
+			return false, err
+		}
+	}
+	switch err := fs.Parse(e.args); {
+	case errors.Is(err, flag.ErrHelp):
+		fs.SetOutput(e.stdout)
+		fs.Usage()
+		return true, nil
+	case err != nil:
+		return false, usageErrorf("%w; see guestprobe %s --help", err, fs.Name())
+	}
+	return false, nil
+}
+
+// flagsFromEnv sets each flag that GUESTPROBE_<NAME> names.
+func flagsFromEnv(fs *flag.FlagSet, lookup func(string) (string, bool)) error {
+	var failed error
+	fs.VisitAll(func(f *flag.Flag) {
+		name := envName(f.Name)
+		value, ok := lookup(name)
+		if !ok || failed != nil {
+			return
+		}
+		if err := fs.Set(f.Name, value); err != nil {
+			failed = usageErrorf("environment variable %s: invalid value %q: %w", name, value, err)
+		}
+	})
+	return failed
+}
+
+func envName(flagName string) string {
+	return "GUESTPROBE_" + strings.ToUpper(strings.ReplaceAll(flagName, "-", "_"))
+}
+
+// vmFlags are the flags that say which VM, and what to ask it: those of run and probe.
+type vmFlags struct {
+	manifest string
+	monitor  string
+	// The fallbacks are for a VM that may lack a monitor or an agent of our own.
+	monitorFallback, agentFallback string
+	agent                          string
+	guestHost                      string
+	logFormat                      string
+	logLevel                       string
+}
+
+func (v *vmFlags) register(fs *flag.FlagSet, logLevel string) {
+	fs.StringVar(&v.manifest, "manifest", "", "`FILE` with the probes: a KubeVirt VirtualMachine or VirtualMachineInstance, or kind GuestProbes; - reads standard input")
+	fs.StringVar(&v.monitor, "monitor", "", "`ADDR` of the QEMU monitor: unix:/path, or libvirt:DOMAIN[?socket=/path]; without it the VM's state is unknown and the probes alone decide")
+	fs.StringVar(&v.agent, "agent", "", "`ADDR` of the guest agent: unix:/path, vsock:CID:PORT, or libvirt:DOMAIN[?socket=/path]")
+	fs.StringVar(&v.monitorFallback, "monitor-fallback", "", "`ADDR` of another monitor, used while --monitor is out of reach")
+	fs.StringVar(&v.agentFallback, "agent-fallback", "", "`ADDR` of another way to a guest agent, used while none answers at --agent")
+	fs.StringVar(&v.guestHost, "guest-host", "", "`HOST` that httpGet, tcpSocket and grpc probes without a host go to; one address per family is written as HOST,HOST")
+	fs.StringVar(&v.logFormat, "log-format", "text", "text or json")
+	fs.StringVar(&v.logLevel, "log-level", logLevel, "debug, info, warn or error")
+}
+
+// config turns the raw flags into a configuration of which nothing has started yet.
+func (v *vmFlags) config(ctx context.Context, e env) (sidecar.Config, error) {
+	var cfg sidecar.Config
+	log, err := newLogger(e.stderr, v.logFormat, v.logLevel)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Logger = log
+	if cfg.Monitor, err = parseAddr("monitor", v.monitor); err != nil {
+		return cfg, err
+	}
+	if cfg.Agent, err = parseAddr("agent", v.agent); err != nil {
+		return cfg, err
+	}
+	if cfg.MonitorFallback, err = parseAddr("monitor-fallback", v.monitorFallback); err != nil {
+		return cfg, err
+	}
+	if cfg.AgentFallback, err = parseAddr("agent-fallback", v.agentFallback); err != nil {
+		return cfg, err
+	}
+	if cfg.MonitorFallback != nil && cfg.Monitor == nil || cfg.AgentFallback != nil && cfg.Agent == nil {
+		return cfg, usageErrorf("--monitor-fallback and --agent-fallback need --monitor and --agent")
+	}
+	cfg.GuestHost = v.guestHost
+	if v.manifest == "" {
+		return cfg, usageErrorf("--manifest is missing: name a VirtualMachine, VirtualMachineInstance or GuestProbes file")
+	}
+	if cfg.Manifest, err = readManifest(ctx, v.manifest, e.stdin); err != nil {
+		return cfg, err
+	}
+	for _, warning := range cfg.Manifest.Warnings {
+		log.Warn("manifest", "warning", warning)
+	}
+	if err := cfg.Validate(); err != nil {
+		return cfg, &exitError{code: exitUsage, err: err}
+	}
+	return cfg, nil
+}
+
+func parseAddr(flagName, value string) (*qga.Addr, error) {
+	if value == "" {
+		return nil, nil
+	}
+	addr, err := qga.ParseAddr(value)
+	if err != nil {
+		return nil, usageErrorf("--%s: %w", flagName, err)
+	}
+	return &addr, nil
+}
+
+// maxManifest is far above any VM's manifest; a pipe that never ends must not fill the memory.
+const maxManifest = 4 << 20
+
+func readManifest(ctx context.Context, name string, stdin io.Reader) (*manifest.Manifest, error) {
+	if name == "-" {
+		name = "standard input"
+	} else {
+		stdin = nil
+	}
+	data, err := readWhole(ctx, name, stdin)
+	if err != nil {
+		return nil, usageErrorf("--manifest: %w", err)
+	}
+	if len(data) > maxManifest {
+		return nil, usageErrorf("--manifest: %s is larger than %d bytes", name, maxManifest)
+	}
+	m, err := manifest.Parse(name, data)
+	if err != nil {
+		return nil, &exitError{code: exitUsage, err: err}
+	}
+	return m, nil
+}
+
+// readWhole reads in, or if that is nil the file name, up to one byte more than a manifest may have. It gives up when
+// ctx ends: a pipe that nobody writes to would hold the process for ever.
+func readWhole(ctx context.Context, name string, in io.Reader) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() { // ends with its reading; if that never does, with the process, which has been told to end
+		r := result{}
+		if in == nil {
+			var f *os.File
+			if f, r.err = os.Open(name); r.err != nil {
+				done <- r
+				return
+			}
+			defer f.Close()
+			in = f
+		}
+		if r.data, r.err = io.ReadAll(io.LimitReader(in, maxManifest+1)); r.err != nil {
+			r.err = fmt.Errorf("reading %s: %w", name, r.err)
+		}
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		return r.data, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("interrupted while reading %s", name)
+	}
+}
+
+func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var opts slog.HandlerOptions
+	var lvl slog.Level
+	if err := lvl.UnmarshalText([]byte(level)); err != nil {
+		return nil, usageErrorf("--log-level: %q is none of debug, info, warn, error", level)
+	}
+	opts.Level = lvl
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, &opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, &opts)), nil
+	}
+	return nil, usageErrorf("--log-format: %q is neither text nor json", format)
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/qga/qgatest"
+)
+
+// A stalled is a log's reader that takes nothing until it is released.
+type stalled struct {
+	released chan struct{}
+	mu       sync.Mutex
+	b        bytes.Buffer
+}
+
+func (s *stalled) Write(p []byte) (int, error) {
+	<-s.released
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *stalled) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestLogWriterNeverWaits(t *testing.T) {
+	out := &stalled{released: make(chan struct{})}
+	w := newLogWriter(out)
+	stop := w.start()
+	const records = 2 * logBacklog
+	for range records {
+		if n, err := w.Write([]byte("record\n")); n != 7 || err != nil {
+			t.Fatalf("Write = %d, %v", n, err)
+		}
+	}
+	close(out.released)
+	stop()
+	got := strings.Count(out.String(), "record\n")
+	if got < logBacklog || got >= records {
+		t.Errorf("%d records of %d passed, the backlog is %d", got, records, logBacklog)
+	}
+	if !strings.Contains(out.String(), "log records were dropped") {
+		t.Errorf("nothing tells of the dropped records:\n%.300s", out)
+	}
+}
+
+func TestLogWriterPassesAllOnStop(t *testing.T) {
+	var out bytes.Buffer
+	w := newLogWriter(&out)
+	for _, record := range []string{"a\n", "b\n", "c\n"} {
+		_, _ = w.Write([]byte(record))
+	}
+	w.start()()
+	if out.String() != "a\nb\nc\n" {
+		t.Errorf("passed %q", out.String())
+	}
+}
+
+// A log that nobody reads holds up neither the verdict nor the end.
+func TestRunWithAStalledLog(t *testing.T) {
+	dir, err := os.MkdirTemp("", "gp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	vm, err := qgatest.Start(qgatest.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer vm.Close()
+	vm.Boot()
+	file, socket := filepath.Join(dir, "vm.yaml"), filepath.Join(dir, "s")
+	const probes = "apiVersion: guestprobe.dev/v1alpha1\nkind: GuestProbes\nspec: {readinessProbe: {guestAgentPing: {}, periodSeconds: 1}}\n"
+	if err := os.WriteFile(file, []byte(probes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &stalled{released: make(chan struct{})}
+	defer close(out.released)
+	ended := make(chan int, 1)
+	go func() { // ends with ctx
+		ended <- run(ctx, env{
+			args: []string{"run", "--manifest", file, "--monitor", vm.MonitorAddr(), "--agent", vm.AgentAddr(), "--listen", "",
+				"--listen-unix", socket, "--log-level", "debug"},
+			stderr: out, lookup: func(string) (string, bool) { return "", false },
+		})
+	}()
+	answers := func(want string) {
+		t.Helper()
+		deadline := time.Now().Add(20 * time.Second)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			_, body, err := ask(ctx, socket, "readyz", true)
+			if strings.Contains(body, want) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no %q in %q, %v", want, body, err)
+			}
+			<-tick.C
+		}
+	}
+	answers("readyz check passed")
+	vm.Pause()
+	answers("failed: Paused")
+	vm.Resume()
+	answers("readyz check passed")
+	cancel()
+	select {
+	case code := <-ended:
+		if code != 0 {
+			t.Errorf("it ended with %d", code)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it does not end")
+	}
+}
+
+// Reading a manifest from a pipe that nobody writes to ends with the context.
+func TestReadManifestEndsWithItsContext(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in, silent := net.Pipe()
+	defer in.Close()
+	defer silent.Close()
+	for _, name := range []string{pipe, "-"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, err := readManifest(ctx, name, in)
+		cancel()
+		if exit := (*exitError)(nil); !errors.As(err, &exit) || exit.code != exitUsage || !strings.Contains(err.Error(), "interrupted while reading ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Let the reader that is left behind go.
+	if f, err := os.OpenFile(pipe, os.O_WRONLY, 0); err == nil {
+		f.Close()
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/guestprobe/guestprobe/sidecar"
+)
+
+// probeCommand is the doctor: each layer once, what is wrong with it, and what to do.
+func probeCommand(ctx context.Context, e env) error {
+	fs := newFlags("probe", "--manifest FILE [--monitor ADDR] [--agent ADDR] [-o table|json] [FLAGS]")
+	var vm vmFlags
+	vm.register(fs, "error")
+	output := fs.String("o", "table", "table or json")
+	if done, err := parseFlags(fs, e, true); done || err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return usageErrorf("unexpected argument %q; see guestprobe probe --help", fs.Arg(0))
+	}
+	if *output != "table" && *output != "json" {
+		return usageErrorf("-o: %q is neither table nor json", *output)
+	}
+	cfg, err := vm.config(ctx, e)
+	if err != nil {
+		return err
+	}
+	findings, err := sidecar.Diagnose(ctx, cfg)
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	if *output == "json" {
+		enc := json.NewEncoder(e.stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(findings)
+	} else {
+		err = printFindings(e.stdout, findings)
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range findings {
+		if !f.OK {
+			return &exitError{code: exitFailure}
+		}
+	}
+	return nil
+}
+
+func printFindings(w io.Writer, findings []sidecar.Finding) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "\tLAYER\tNAME\tREASON\tTIME\tDETAIL")
+	for _, f := range findings {
+		mark := "FAIL"
+		switch {
+		case f.OK && f.Warning:
+			mark = "warn"
+		case f.OK:
+			mark = "ok"
+		}
+		took := time.Duration(f.DurationSeconds * float64(time.Second)).Round(time.Millisecond / 10)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%v\t%s\n", mark, f.Layer, f.Name, f.Reason, took, f.Detail)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, f := range findings {
+		if f.Help != "" && (!f.OK || f.Warning) {
+			fmt.Fprintf(w, "\n%s %s: %s", f.Layer, f.Name, f.Help)
+		}
+	}
+	_, err := fmt.Fprintln(w)
+	return err
+}
