@@ -115,19 +115,25 @@ func TestOverlays(t *testing.T) {
 	}
 	for _, dir := range components {
 		t.Run("component "+filepath.Base(dir), func(t *testing.T) {
-			overlay := t.TempDir()
-			root, err := filepath.Abs(manifestsDir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if root, err = filepath.Rel(overlay, root); err != nil {
-				t.Fatal(err)
-			}
-			text := "resources: [" + root + "/overlays/default]\ncomponents: [" + root + "/components/" + filepath.Base(dir) + "]\n"
-			write(t, filepath.Join(overlay, "kustomization.yaml"), []byte(text))
-			proveInstallation(t, decodeAll(t, kustomize(t, overlay)))
+			text := "resources: [../manifests/overlays/default]\ncomponents: [../manifests/components/" + filepath.Base(dir) + "]\n"
+			proveInstallation(t, decodeAll(t, kustomize(t, overlay(t, text))))
 		})
 	}
+}
+
+// overlay returns a folder with text as its kustomization, in which ../manifests is what it is to a folder beside it.
+func overlay(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	root, err := filepath.Abs(manifestsDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root, err = filepath.Rel(dir, root); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(text, "../manifests", root)))
+	return dir
 }
 
 // TestRendered: guestprobe.yaml is what its source says.

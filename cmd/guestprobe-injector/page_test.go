@@ -9,15 +9,20 @@ import (
 	"testing"
 )
 
-// pageCommands returns what docs/install.md has people run in the sidecar, in its order.
-func pageCommands(t *testing.T) [][]string {
+func page(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/install.md")
+	text, err := os.ReadFile("../../docs/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(text)
+}
+
+// pageCommands returns what docs/install.md has people run in the sidecar, in its order.
+func pageCommands(t *testing.T) [][]string {
+	t.Helper()
 	var commands [][]string
-	for line := range strings.Lines(string(page)) {
+	for line := range strings.Lines(page(t)) {
 		if _, command, ok := strings.Cut(line, "exec $pod -c guestprobe -- /guestprobe "); ok {
 			commands = append(commands, strings.Fields(command))
 		}
@@ -71,5 +76,25 @@ func TestPage(t *testing.T) {
 	}
 	if len(found) != 3 {
 		t.Errorf("the page has check, hold and hold --release; found %v", found)
+	}
+}
+
+// TestPageOverlays builds the overlays that the page has people write: each is a whole installation, of their images alone.
+func TestPageOverlays(t *testing.T) {
+	overlays := strings.Split(page(t), "apiVersion: kustomize.config.k8s.io/")[1:]
+	if len(overlays) == 0 {
+		t.Fatal("docs/install.md has no overlay")
+	}
+	for _, text := range overlays {
+		_, text, _ = strings.Cut(text, "\n")
+		text, _, _ = strings.Cut(text, "\n```")
+		text, _, _ = strings.Cut(text, "\nEOF")
+		built := kustomize(t, overlay(t, text))
+		proveInstallation(t, decodeAll(t, built))
+		for line := range strings.Lines(string(built)) {
+			if image, ok := strings.CutPrefix(strings.TrimSpace(line), "image: "); ok && !strings.HasPrefix(image, "registry.example/") {
+				t.Errorf("image %s in\n%s", image, text)
+			}
+		}
 	}
 }
