@@ -42,6 +42,11 @@ func Build(t testing.TB) string {
 type Daemon struct {
 	*guest.Process
 
+	// Socket is the path of the unix socket on which it answers.
+	Socket string
+	// Manifest is the path of the file with its probes.
+	Manifest string
+
 	t      testing.TB
 	name   string
 	client *http.Client
@@ -63,7 +68,7 @@ func Start(t testing.TB, binary, name, manifest string, flags ...string) *Daemon
 	args := append([]string{"run", "--listen", "", "--listen-unix", socket, "--manifest", file}, flags...)
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // else one built with -race takes a second to end
-	d := &Daemon{Process: guest.Spawn(t, cmd), t: t, name: name}
+	d := &Daemon{Process: guest.Spawn(t, cmd), Socket: socket, Manifest: file, t: t, name: name}
 	d.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -159,6 +164,8 @@ func (d *Daemon) agree(want Verdict) error {
 			return err
 		case code != statusOf(ok):
 			return fmt.Errorf("%s answers %d: %s", path, code, body)
+		case !ok && !(strings.Contains(body, "[-]") && strings.Contains(body, " failed: ")):
+			return fmt.Errorf("%s answers %d without saying what failed: %s", path, code, body)
 		case path == "/readyz" && !ok && !strings.Contains(body, " failed: "+want.Reason):
 			return fmt.Errorf("%s does not name %s: %s", path, want.Reason, body)
 		}

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -8,13 +9,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/guestprobe/guestprobe/test/daemon"
 	"github.com/guestprobe/guestprobe/test/guest"
 )
 
 // TestRefusals asks of each mistake one line that names what and where, and the exit code that says whose it is.
 func TestRefusals(t *testing.T) {
-	binary := build(t)
+	binary := daemon.Build(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -49,7 +52,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := guest.Spawn(t, exec.Command(binary, tt.args...))
-			code := p.Wait(t, patience)
+			code := p.Wait(t, 30*time.Second)
 			out := strings.TrimSpace(p.Output())
 			if code != tt.code {
 				t.Errorf("exit code %d, want %d", code, tt.code)
@@ -69,33 +72,31 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-const agentManifest = "testdata/agent.yaml"
-
 // TestNoVM starts the daemon before there is any VM: it waits and says so.
 func TestNoVM(t *testing.T) {
-	binary := build(t)
+	binary := daemon.Build(t)
 	dir := t.TempDir()
-	d := start(t, binary, "--manifest", agentManifest,
+	d := daemon.Start(t, binary, "agent.yaml", agentPings(t),
 		"--monitor", "unix:"+filepath.Join(dir, "qmp"), "--agent", "unix:"+filepath.Join(dir, "qga"))
-	d.expect(verdict{reason: "NoDomain", live: true})
-	d.stop()
+	d.Await(daemon.Verdict{Reason: "NoDomain", Live: true})
+	d.Stop()
 }
 
 // TestBadPeers puts peers on the sockets that are no QEMU and no agent.
 func TestBadPeers(t *testing.T) {
-	binary := build(t)
+	binary := daemon.Build(t)
 	t.Run("a monitor that accepts and stays silent", func(t *testing.T) {
 		path := peer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-		d := start(t, binary, "--manifest", agentManifest, "--monitor", "unix:"+path, "--agent", "unix:"+path+".none")
-		d.until("MonitorBusy", func() error {
-			_, body, err := d.get("/readyz?verbose")
+		d := daemon.Start(t, binary, "agent.yaml", agentPings(t), "--monitor", "unix:"+path, "--agent", "unix:"+path+".none")
+		d.Until("MonitorBusy", func(daemon.Status) error {
+			_, body, err := d.Get("/readyz?verbose")
 			if err == nil && !strings.Contains(body, "MonitorBusy") {
-				err = errorString(body)
+				err = errors.New(body)
 			}
 			return err
 		})
-		d.expect(verdict{reason: "AgentNotConnected", live: true})
-		d.stop()
+		d.Await(daemon.Verdict{Reason: "AgentNotConnected", Live: true})
+		d.Stop()
 	})
 	t.Run("an agent that answers garbage", func(t *testing.T) {
 		path := peer(t, func(c net.Conn) {
@@ -109,18 +110,23 @@ func TestBadPeers(t *testing.T) {
 				}
 			}
 		})
-		d := start(t, binary, "--manifest", agentManifest, "--agent", "unix:"+path)
-		d.expect(verdict{reason: "AgentError", live: true})
+		d := daemon.Start(t, binary, "agent.yaml", agentPings(t), "--agent", "unix:"+path)
+		d.Await(daemon.Verdict{Reason: "AgentError", Live: true})
 		if strings.Contains(d.Output(), "\x1b") {
 			t.Error("the peer's escape sequence is in the log")
 		}
-		d.stop()
+		d.Stop()
 	})
 }
 
-type errorString string
-
-func (e errorString) Error() string { return string(e) }
+func agentPings(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/agent.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // peer listens on a unix socket, hands every connection to serve, and ends with the test.
 func peer(t *testing.T, serve func(net.Conn)) string {

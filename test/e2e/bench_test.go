@@ -39,7 +39,7 @@ func BenchmarkFootprint(b *testing.B) {
 		case <-d.Done:
 			b.Fatal("the daemon has ended")
 		}
-		s, err := d.status()
+		s, err := d.Status()
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -3,7 +3,9 @@ package e2e_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/guestprobe/guestprobe/test/daemon"
 	"github.com/guestprobe/guestprobe/test/guest"
 )
 
@@ -19,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestRealVM walks one real VM through what breaks in practice, one daemon after the other. The steps share the VM
 // and build on one another: each boot takes seconds.
 func TestRealVM(t *testing.T) {
-	binary := build(t)
+	binary := daemon.Build(t)
 	vm := guest.Start(t, guest.Options{})
 	for _, part := range []struct {
 		name string
@@ -39,15 +42,15 @@ func TestRealVM(t *testing.T) {
 
 func httpReadiness(t *testing.T, vm *guest.VM, binary string) {
 	d := on(t, binary, vm, "http.yaml")
-	starting := verdict{reason: "Starting", live: true}
-	ready := verdict{reason: "Ready", ready: true, live: true}
+	starting := daemon.Verdict{Reason: "Starting", Live: true}
+	ready := daemon.Verdict{Reason: "Ready", Ready: true, Live: true}
 	const initialDelay, successThreshold, failureThreshold = 8 * time.Second, 2, 3
 
 	// notBefore asks that the boot which began at startedAt was left alone for the initial delay.
-	notBefore := func(s status) {
+	notBefore := func(s daemon.Status) {
 		t.Helper()
-		history := s.check("readiness").History
-		first := slices.IndexFunc(history, func(r round) bool { return r.At.After(s.VM.StartedAt) })
+		history := s.Check("readinessProbe").History
+		first := slices.IndexFunc(history, func(r daemon.Round) bool { return r.At.After(s.VM.StartedAt) })
 		if first < 0 {
 			t.Fatalf("no round since %v: %+v", s.VM.StartedAt, history)
 		}
@@ -56,10 +59,10 @@ func httpReadiness(t *testing.T, vm *guest.VM, binary string) {
 		}
 	}
 	// exactly asks that of the rounds since a moment, all of one outcome, it took n to publish the state.
-	exactly := func(s status, since time.Time, outcome, state string, n int) {
+	exactly := func(s daemon.Status, since time.Time, outcome, state string, n int) {
 		t.Helper()
-		var rounds []round
-		for _, r := range s.check("readiness").History {
+		var rounds []daemon.Round
+		for _, r := range s.Check("readinessProbe").History {
 			if r.At.After(since) && (len(rounds) > 0 || r.Outcome == outcome) {
 				rounds = append(rounds, r)
 			}
@@ -89,32 +92,32 @@ func httpReadiness(t *testing.T, vm *guest.VM, binary string) {
 	// The application fails and recovers.
 	mark, since := len(s.Transitions), time.Now()
 	vm.SetCode(500)
-	s = d.expect(verdict{reason: "ProbeFailed", live: true, detail: "500"})
+	s = d.expect(daemon.Verdict{Reason: "ProbeFailed", Live: true, Detail: "500"})
 	exactly(s, since, "failure", "failure", failureThreshold)
 	since = time.Now()
 	vm.SetCode(200)
 	s = d.expect(ready)
 	exactly(s, since, "success", "success", successThreshold)
-	if got, want := s.reasons(mark), []string{"ProbeFailed", "Ready"}; !slices.Equal(got, want) {
+	if got, want := daemon.Reasons(s.Transitions[mark:]), []string{"ProbeFailed", "Ready"}; !slices.Equal(got, want) {
 		t.Errorf("the verdict went through %v, want %v", got, want)
 	}
 
 	// A pause is no failure: nothing is probed meanwhile, and the VM lives.
 	mark = len(s.Transitions)
 	vm.Stop()
-	s = d.expect(verdict{reason: "Paused", live: true})
-	if c := s.check("readiness"); !s.Held || c.Step != "held" || c.State != "success" {
+	s = d.expect(daemon.Verdict{Reason: "Paused", Live: true})
+	if c := s.Check("readinessProbe"); !s.Held || c.Step != "held" || c.State != "success" {
 		t.Errorf("paused: held %v, step %q, state %q", s.Held, c.Step, c.State)
 	}
-	runs := s.check("readiness").Runs
+	runs := s.Check("readinessProbe").Runs
 	vm.Cont()
 	s = d.expect(ready)
-	if got, want := s.reasons(mark), []string{"Paused", "Ready"}; !slices.Equal(got, want) {
+	if got, want := daemon.Reasons(s.Transitions[mark:]), []string{"Paused", "Ready"}; !slices.Equal(got, want) {
 		t.Errorf("the verdict went through %v, want %v", got, want)
 	}
-	d.until("a probe after the pause", func() error {
-		if s, err := d.status(); err != nil || s.check("readiness").Runs <= runs {
-			return errors.Join(err, errors.New("no further round"))
+	d.Until("a probe after the pause", func(s daemon.Status) error {
+		if s.Check("readinessProbe").Runs <= runs {
+			return errors.New("no further round")
 		}
 		return nil
 	})
@@ -136,7 +139,7 @@ func httpReadiness(t *testing.T, vm *guest.VM, binary string) {
 	// QEMU dies; a new one on the same paths is picked up.
 	before = s
 	vm.Kill()
-	d.expect(verdict{reason: "NoDomain", live: true})
+	d.expect(daemon.Verdict{Reason: "NoDomain", Live: true})
 	vm.StartAgain()
 	s = d.expect(starting)
 	if s.VM.Instance == before.VM.Instance {
@@ -144,18 +147,18 @@ func httpReadiness(t *testing.T, vm *guest.VM, binary string) {
 	}
 	vm.WaitReady()
 	notBefore(d.expect(ready))
-	d.stop()
+	d.Stop()
 }
 
 func agentPing(t *testing.T, vm *guest.VM, binary string) {
 	d := on(t, binary, vm, "agent.yaml")
-	ready := verdict{reason: "Ready", ready: true, live: true}
+	ready := daemon.Verdict{Reason: "Ready", Ready: true, Live: true}
 	before := d.expect(ready)
 
 	// Silence: the port is open, and nobody answers. The connection is kept, so that the late answer is the recovery.
 	vm.AgentStop()
-	s := d.expect(verdict{reason: "AgentTimeout", live: true})
-	if got := s.check("readiness").Failures; got < 2 {
+	s := d.expect(daemon.Verdict{Reason: "AgentTimeout", Live: true})
+	if got := s.Check("readinessProbe").Failures; got < 2 {
 		t.Errorf("AgentTimeout after %d failures, want the threshold's 2", got)
 	}
 	vm.AgentContinue()
@@ -163,13 +166,13 @@ func agentPing(t *testing.T, vm *guest.VM, binary string) {
 	if s.Agent.Connects != before.Agent.Connects {
 		t.Errorf("%d connections before the silence, %d after it: a reconnect storm", before.Agent.Connects, s.Agent.Connects)
 	}
-	if got, want := s.reasons(len(before.Transitions)), []string{"AgentTimeout", "Ready"}; !slices.Equal(got, want) {
+	if got, want := daemon.Reasons(s.Transitions[len(before.Transitions):]), []string{"AgentTimeout", "Ready"}; !slices.Equal(got, want) {
 		t.Errorf("the verdict went through %v, want %v", got, want)
 	}
 
 	// Death: the port is closed, which the monitor tells.
 	vm.AgentKill()
-	d.expect(verdict{reason: "AgentNotConnected", live: true})
+	d.expect(daemon.Verdict{Reason: "AgentNotConnected", Live: true})
 	vm.AgentStart()
 	s = d.expect(ready)
 	if s.Agent.Connects != before.Agent.Connects {
@@ -179,49 +182,46 @@ func agentPing(t *testing.T, vm *guest.VM, binary string) {
 	// A pause is not a silent agent.
 	mark := len(s.Transitions)
 	vm.Stop()
-	d.expect(verdict{reason: "Paused", live: true})
+	d.expect(daemon.Verdict{Reason: "Paused", Live: true})
 	vm.Cont()
 	s = d.expect(ready)
-	if got, want := s.reasons(mark), []string{"Paused", "Ready"}; !slices.Equal(got, want) {
+	if got, want := daemon.Reasons(s.Transitions[mark:]), []string{"Paused", "Ready"}; !slices.Equal(got, want) {
 		t.Errorf("the verdict went through %v, want %v", got, want)
 	}
 	if values, err := d.metrics(); err != nil || values["guestprobe_agent_connected"] != 1 || values["guestprobe_agent_round_trip_seconds"] <= 0 {
 		t.Errorf("agent metrics: connected %v, round trip %v s, %v",
 			values["guestprobe_agent_connected"], values["guestprobe_agent_round_trip_seconds"], err)
 	}
-	d.stop()
+	d.Stop()
 }
 
 func httpLiveness(t *testing.T, vm *guest.VM, binary string) {
 	d := on(t, binary, vm, "liveness.yaml")
-	s := d.expect(verdict{reason: "Ready", ready: true, live: true, detail: "nothing else is checked"})
+	s := d.expect(daemon.Verdict{Reason: "Ready", Ready: true, Live: true, Detail: "nothing else is checked"})
 	vm.SetCode(500)
-	s = d.expect(verdict{reason: s.Reason, ready: true, live: false})
-	if c := s.check("liveness"); c.State != "failure" {
+	s = d.expect(daemon.Verdict{Reason: s.Reason, Ready: true, Live: false})
+	if c := s.Check("livenessProbe"); c.State != "failure" {
 		t.Errorf("dead, and the check's state is %q", c.State)
 	}
 	vm.SetCode(200)
-	d.stop()
+	d.Stop()
 }
 
 func allHandlers(t *testing.T, vm *guest.VM, binary string) {
-	flags := []string{
-		"--manifest", manifest(t, "all.yaml", vm), "--guest-host", "127.0.0.1",
-		"--monitor", "unix:" + vm.Monitor, "--agent", "unix:" + vm.Agent,
+	file := filepath.Join(t.TempDir(), "all.yaml")
+	if err := os.WriteFile(file, []byte(manifest(t, "all.yaml", vm)), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	out, err := exec.Command(binary, append([]string{"probe"}, flags...)...).CombinedOutput()
+	out, err := exec.Command(binary, "probe", "--manifest", file, "--guest-host", "127.0.0.1",
+		"--monitor", "unix:"+vm.Monitor, "--agent", "unix:"+vm.Agent).CombinedOutput()
 	if err != nil {
 		t.Fatalf("guestprobe probe: %v\n%s", err, out)
 	}
 	t.Logf("guestprobe probe says:\n%s", out)
 
-	d := start(t, binary, flags...)
-	s := d.expect(verdict{reason: "Ready", ready: true, live: true})
-	d.until("every check to succeed", func() error {
-		var err error
-		if s, err = d.status(); err != nil {
-			return err
-		}
+	d := on(t, binary, vm, "all.yaml")
+	d.expect(daemon.Verdict{Reason: "Ready", Ready: true, Live: true})
+	s := d.Until("every check to succeed", func(s daemon.Status) error {
 		for _, c := range s.Checks {
 			if c.State != "success" || c.Runs == 0 {
 				return fmt.Errorf("%s: %s after %d rounds: %s", c.Name, c.State, c.Runs, c.Error)
@@ -232,12 +232,12 @@ func allHandlers(t *testing.T, vm *guest.VM, binary string) {
 	if len(s.Checks) != 5 || !s.Started {
 		t.Errorf("%d checks, started %v", len(s.Checks), s.Started)
 	}
-	d.stop()
+	d.Stop()
 }
 
 func tcpReadiness(t *testing.T, vm *guest.VM, binary string) {
 	d := on(t, binary, vm, "tcp.yaml", "--exit-with-vm")
-	d.expect(verdict{reason: "Ready", ready: true, live: true})
+	d.expect(daemon.Verdict{Reason: "Ready", Ready: true, Live: true})
 	vm.Kill()
 	if code := d.Wait(t, 20*time.Second); code != 0 {
 		t.Errorf("with --exit-with-vm the daemon ended with %d", code)

@@ -1,14 +1,10 @@
 package libvirt_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -18,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guestprobe/guestprobe/test/guest"
+	"github.com/guestprobe/guestprobe/test/daemon"
 )
 
 const sidecarManifest = `apiVersion: guestprobe.dev/v1alpha1
@@ -31,84 +27,41 @@ spec:
 
 // A sidecar is a running `guestprobe run`, with libvirt as its only way to the VM.
 type sidecar struct {
-	*guest.Process
-	t                *testing.T
-	client           *http.Client
-	binary, manifest string
+	*daemon.Daemon
+
+	t      *testing.T
+	binary string
 }
 
-func (h *host) startSidecar() *sidecar {
+func (h *host) startSidecar() sidecar {
 	h.t.Helper()
-	binary, manifest, socket := filepath.Join(h.t.TempDir(), "guestprobe"), filepath.Join(h.Dir, "vm/probes.yaml"), filepath.Join(h.Dir, "vm/gp.sock")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/guestprobe")
-	build.Dir = guest.Root(h.t)
-	if out, err := build.CombinedOutput(); err != nil {
-		h.t.Fatalf("building guestprobe: %v\n%s", err, out)
-	}
-	h.must(os.WriteFile(manifest, []byte(sidecarManifest), 0o644))
-	s := &sidecar{t: h.t, binary: binary, manifest: manifest}
-	s.Process = guest.Spawn(h.t, exec.Command(binary, "run", "--manifest", manifest, "--listen", "", "--listen-unix", socket,
-		"--monitor", h.addr().String(), "--agent", h.addr().String()))
-	s.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-		DisableKeepAlives: true,
-	}}
-	h.t.Cleanup(func() {
-		if h.t.Failed() {
-			h.t.Logf("guestprobe said:\n%s", s.Output())
-		}
-	})
-	return s
+	binary := daemon.Build(h.t)
+	d := daemon.Start(h.t, binary, "the sidecar", sidecarManifest, "--monitor", h.addr().String(), "--agent", h.addr().String())
+	return sidecar{d, h.t, binary}
 }
 
-// get returns an endpoint's answer, "200 …" or "503 …", on one line.
-func (s *sidecar) get(path string) string {
-	res, err := s.client.Get("http://sidecar" + path)
-	if err != nil {
-		return err.Error()
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		return err.Error()
-	}
-	return fmt.Sprintf("%d %s", res.StatusCode, strings.Join(strings.Fields(string(body)), " "))
-}
-
-// await polls until /readyz and /livez begin so, /readyz with a reason in it.
-func (s *sidecar) await(ready, reason, live string) {
+// await waits for a verdict, of any reason if that is empty.
+func (s sidecar) await(ready bool, reason string, live bool) {
 	s.t.Helper()
 	start := time.Now()
-	limit := time.After(patience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		r, l := s.get("/readyz"), s.get("/livez")
-		if strings.HasPrefix(r, ready) && strings.Contains(r, reason) && strings.HasPrefix(l, live) {
-			s.t.Logf("after %v: /readyz %.150s; /livez %.60s", time.Since(start).Round(time.Millisecond), r, l)
-			return
+	got := s.Until(fmt.Sprintf("ready %v %s, live %v", ready, reason, live), func(got daemon.Status) error {
+		if got.Ready != ready || got.Live != live || reason != "" && got.Reason != reason {
+			return fmt.Errorf("ready %v, live %v, %s (%s)", got.Ready, got.Live, got.Reason, got.Detail)
 		}
-		select {
-		case <-tick.C:
-		case <-s.Done:
-			s.t.Fatalf("guestprobe has ended:\n%s", s.Output())
-		case <-limit:
-			s.t.Fatalf("not within %v: %s %s, live %s; /readyz %s; /livez %s", patience, ready, reason, live, r, l)
-		}
-	}
+		return nil
+	})
+	s.t.Logf("after %v: ready %v, live %v, %s (%s)", time.Since(start).Round(time.Millisecond), ready, live, got.Reason, got.Detail)
 }
 
 // steady asks at 10 Hz for a while, and fails the test if an answer is not 200.
-func (s *sidecar) steady(during string, d time.Duration, paths ...string) {
+func (s sidecar) steady(during string, d time.Duration, paths ...string) {
 	s.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for _, path := range paths {
-			if got := s.get(path); !strings.HasPrefix(got, "200") {
-				s.t.Errorf("%s: %s answers %s", during, path, got)
+			if code, body, err := s.Get(path); code != http.StatusOK {
+				s.t.Errorf("%s: %s answers %d %s %v", during, path, code, body, err)
 				return
 			}
 		}
@@ -117,14 +70,14 @@ func (s *sidecar) steady(during string, d time.Duration, paths ...string) {
 }
 
 // doctor points `guestprobe probe` at the sockets that libvirt holds, as one might who knows QEMU and not libvirt.
-func (s *sidecar) doctor(h *host) {
+func (s sidecar) doctor(h *host) {
 	s.t.Helper()
 	monitors, err := filepath.Glob(filepath.Join(h.Dir, "conf/libvirt/qemu/lib/domain-*/monitor.sock"))
 	channel := regexp.MustCompile(`path='([^']*org\.qemu\.guest_agent\.0)'`).FindStringSubmatch(h.Virsh("dumpxml", domainName))
 	if err != nil || len(monitors) != 1 || channel == nil {
 		s.t.Fatalf("libvirt's sockets: %q, %q, %v", monitors, channel, err)
 	}
-	out, err := exec.Command(s.binary, "probe", "--manifest", s.manifest, "-o", "json",
+	out, err := exec.Command(s.binary, "probe", "--manifest", s.Manifest, "-o", "json",
 		"--monitor", "unix:"+monitors[0], "--agent", "unix:"+channel[1]).Output()
 	if exit, failed := errors.AsType[*exec.ExitError](err); !failed || exit.ExitCode() != 1 {
 		s.t.Fatalf("guestprobe probe: %v: %s", err, out)
@@ -148,26 +101,26 @@ func (s *sidecar) doctor(h *host) {
 func TestSidecar(t *testing.T) {
 	h := newHost(t)
 	s := h.startSidecar()
-	s.await("503", "", "200") // no daemon, no VM
+	s.await(false, "", true) // no daemon, no VM
 	h.StartDaemon()
-	s.await("503", "NoDomain", "200")
+	s.await(false, "NoDomain", true)
 	h.define("")
 	line := h.Start()
-	s.await("503", "Starting", "200")
-	s.await("200", "", "200")
+	s.await(false, "Starting", true)
+	s.await(true, "", true)
 	line.WaitBoots(1)
 	s.doctor(h)
 	s.steady("after the doctor", time.Second, "/livez", "/readyz")
 
 	h.Virsh("suspend", domainName)
-	s.await("503", "Paused", "200")
+	s.await(false, "Paused", true)
 	h.Virsh("resume", domainName)
-	s.await("200", "", "200")
+	s.await(true, "", true)
 
 	line.Run("agent stop")
-	s.await("503", "AgentTimeout", "200")
+	s.await(false, "AgentTimeout", true)
 	line.Run("agent cont")
-	s.await("200", "", "200")
+	s.await(true, "", true)
 
 	// More periods than any threshold, with a daemon that hangs and then with none.
 	h.Daemon.Signal(t, syscall.SIGSTOP)
@@ -180,14 +133,11 @@ func TestSidecar(t *testing.T) {
 	s.steady("daemon started", 4*time.Second, "/livez", "/readyz")
 
 	line.Run("agent kill")
-	s.await("503", "AgentNotConnected", "503") // and for good, until the VM starts anew
+	s.await(false, "AgentNotConnected", false) // and for good, until the VM starts anew
 
 	h.Virsh("destroy", domainName)
-	s.await("503", "NoDomain", "503")
+	s.await(false, "NoDomain", false)
 	h.Start()
-	s.await("200", "", "200")
-	s.Signal(t, syscall.SIGTERM)
-	if code := s.Wait(t, patience); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	s.await(true, "", true)
+	s.Stop()
 }
