@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 )
 
 func runWith(stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = run(context.Background(), env{args: args, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs})
+	code = program().Run(context.Background(), cli.Env{Args: args, Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &errs})
 	return code, out.String(), errs.String()
 }
 

@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 )
 
 const manifestsDir = "../../manifests"
@@ -207,12 +209,12 @@ func proveDeployment(t *testing.T, objects map[string]runtime.Object, deployment
 	for _, arg := range c.Args[1:] {
 		args = append(args, values.Replace(arg))
 	}
-	fs := newFlags("serve", "")
+	fs := cli.NewFlags("guestprobe-injector serve", "")
 	var sidecar sidecarFlags
 	var f serveFlags
 	sidecar.register(fs)
 	f.register(fs)
-	if _, err := parseFlags(fs, env{args: args}); err != nil {
+	if _, err := cli.Parse(fs, cli.Env{Args: args}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := sidecar.config(); err != nil {

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 )
 
 // The injector's own metrics. controller-runtime adds those of its HTTP server and of the certificate's files.
@@ -64,7 +66,7 @@ func newMetrics(reg prometheus.Registerer, expiry func() time.Time) (*metrics, e
 		return 0
 	})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: metricInfo, Help: "Always 1; the label has the version.", ConstLabels: prometheus.Labels{"version": buildVersion()},
+		Name: metricInfo, Help: "Always 1; the label has the version.", ConstLabels: prometheus.Labels{"version": cli.Version()},
 	})
 	info.Set(1)
 	for _, c := range []prometheus.Collector{m.reviews, m.duration, m.warnings, m.lookups, certificate, info} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/sidecar/inject"
 )
 
@@ -19,15 +21,15 @@ import (
 const maxFile = 8 << 20
 
 // patchCommand does with files what the webhook does with pods.
-func patchCommand(e env) error {
-	fs := newFlags("patch", "-f POD [--vmi VMI] [--defaults SPEC] --image IMAGE [FLAGS]")
+func patchCommand(_ context.Context, e cli.Env) error {
+	fs := cli.NewFlags("guestprobe-injector patch", "-f POD [--vmi VMI] [--defaults SPEC] --image IMAGE [FLAGS]")
 	var sidecar sidecarFlags
 	sidecar.register(fs)
 	podFile := fs.String("f", "", "`FILE` with the launcher pod, YAML or JSON; - is standard input")
 	vmiFile := fs.String("vmi", "", "`FILE` with its VirtualMachineInstance; without it nothing is known of its network")
 	defaultsFile := fs.String("defaults", "", "`FILE` with the namespace's defaults: the spec of a GuestProbes document")
 	output := fs.String("o", "yaml", "what to print: yaml or json (the patched pod), or patch (the JSON patch, as YAML)")
-	if done, err := parseFlags(fs, e); done || err != nil {
+	if done, err := cli.Parse(fs, e); done || err != nil {
 		return err
 	}
 	if sidecar.cfg.Image == "" {
@@ -38,16 +40,16 @@ func patchCommand(e env) error {
 		return err
 	}
 	if *podFile == "" {
-		return usageError(errors.New("-f is missing: name the file with the launcher pod"))
+		return cli.Usage(errors.New("-f is missing: name the file with the launcher pod"))
 	}
-	raw, pod, err := readPod(*podFile, e.stdin)
+	raw, pod, err := readPod(*podFile, e.Stdin)
 	if err != nil {
-		return usageError(err)
+		return cli.Usage(err)
 	}
 	in := inject.Input{Pod: pod, Namespace: pod.Namespace}
 	if *vmiFile != "" {
 		if in.VMI, err = readVMI(*vmiFile); err != nil {
-			return usageError(err)
+			return cli.Usage(err)
 		}
 		if in.Namespace == "" {
 			in.Namespace = in.VMI.GetNamespace()
@@ -59,7 +61,7 @@ func patchCommand(e env) error {
 	if *defaultsFile != "" {
 		data, err := os.ReadFile(*defaultsFile)
 		if err != nil {
-			return usageError(err)
+			return cli.Usage(err)
 		}
 		in.Defaults = string(data)
 	}
@@ -68,12 +70,12 @@ func patchCommand(e env) error {
 		return err
 	}
 	for _, warning := range result.Warnings {
-		fmt.Fprintf(e.stderr, "warning: %s\n", warning)
+		fmt.Fprintf(e.Stderr, "warning: %s\n", warning)
 	}
 	if result.Skipped != "" {
-		fmt.Fprintf(e.stderr, "the pod is left as it is: %s\n", result.Skipped)
+		fmt.Fprintf(e.Stderr, "the pod is left as it is: %s\n", result.Skipped)
 	}
-	return print(e.stdout, raw, result.Patch, *output)
+	return print(e.Stdout, raw, result.Patch, *output)
 }
 
 // print writes the patched pod or the patch. The patch is applied to the file's own text, so that nothing is lost that
@@ -105,7 +107,7 @@ func print(w io.Writer, raw []byte, ops []inject.Operation, format string) error
 			return fmt.Errorf("encoding: %w", err)
 		}
 	default:
-		return usageError(fmt.Errorf("-o: %q is none of yaml, json, patch", format))
+		return cli.Usagef("-o: %q is none of yaml, json, patch", format)
 	}
 	_, err = w.Write(raw)
 	return err

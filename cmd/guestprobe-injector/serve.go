@@ -34,6 +34,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/sidecar/inject"
 )
 
@@ -48,7 +49,7 @@ type serveFlags struct {
 	certificates, certDir string
 	rotation              rotation
 	shutdownDelay         time.Duration
-	logFormat, logLevel   string
+	log                   cli.LogFlags
 }
 
 func (f *serveFlags) register(fs *flag.FlagSet) {
@@ -66,20 +67,20 @@ func (f *serveFlags) register(fs *flag.FlagSet) {
 	fs.DurationVar(&f.rotation.renewBefore, "certificate-renew-before", 90*24*time.Hour, "how long before its end a managed certificate is renewed")
 	fs.DurationVar(&f.rotation.interval, "certificate-check-interval", time.Hour, "how often managed certificates are looked at")
 	fs.DurationVar(&f.shutdownDelay, "shutdown-delay", 5*time.Second, "after the first signal, go on serving for this `DURATION`, unready: the API server may not have heard yet")
-	fs.StringVar(&f.logFormat, "log-format", "json", "text or json")
-	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.log.Register(fs, "json", "info")
 }
 
-func serveCommand(ctx context.Context, e env) error {
-	fs := newFlags("serve", "--image IMAGE [FLAGS]")
+func serveCommand(ctx context.Context, e cli.Env) error {
+	fs := cli.NewFlags("guestprobe-injector serve", "--image IMAGE [FLAGS]")
 	var sidecar sidecarFlags
 	var f serveFlags
 	sidecar.register(fs)
 	f.register(fs)
-	if done, err := parseFlags(fs, e); done || err != nil {
+	if done, err := cli.Parse(fs, e); done || err != nil {
 		return err
 	}
-	log, err := newLogger(e.stderr, f.logFormat, f.logLevel)
+	defer cli.DetachLog(&e)()
+	log, err := f.log.Logger(e.Stderr)
 	if err != nil {
 		return err
 	}
@@ -88,15 +89,15 @@ func serveCommand(ctx context.Context, e env) error {
 		return err
 	}
 	if err := f.validate(); err != nil {
-		return usageError(err)
+		return cli.Usage(err)
 	}
 	api, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
 	if err != nil {
-		return usageError(fmt.Errorf("finding the API server: %w", err))
+		return cli.Usagef("finding the API server: %w", err)
 	}
 	// No limit of the client's own: when a node's VMs all start anew, a look-up that queued here would be given up, and the
 	// VM get less than it could. The API server has its own limits, and two requests for a pod are few.
-	api.UserAgent, api.QPS = "guestprobe-injector/"+buildVersion(), -1
+	api.UserAgent, api.QPS = "guestprobe-injector/"+cli.Version(), -1
 	// Both libraries log to a logger of the process's own.
 	logger := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(logger)
@@ -162,7 +163,7 @@ func serve(ctx context.Context, f *serveFlags, cfg *inject.Config, api *rest.Con
 		time.AfterFunc(f.shutdownDelay, stop)
 	})
 	defer after()
-	log.Info("starting", "version", buildVersion(), "image", cfg.Image, "ipv6", cfg.IPv6, "refuseBroken", cfg.RefuseBroken)
+	log.Info("starting", "version", cli.Version(), "image", cfg.Image, "ipv6", cfg.IPv6, "refuseBroken", cfg.RefuseBroken)
 	if err := mgr.Start(serving); err != nil {
 		return fmt.Errorf("serving: %w", err)
 	}

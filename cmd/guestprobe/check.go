@@ -10,29 +10,31 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 )
 
 // maxAnswer bounds what check reads: the socket may belong to anybody.
 const maxAnswer = 64 << 10
 
 // checkCommand is what an exec probe calls: it asks a running sidecar over its unix socket and prints the reason.
-func checkCommand(ctx context.Context, e env) error {
-	fs := newFlags("check", "[readyz|livez|startupz|healthz] --socket PATH [--fail-open]")
+func checkCommand(ctx context.Context, e cli.Env) error {
+	fs := cli.NewFlags("guestprobe check", "[readyz|livez|startupz|healthz] --socket PATH [--fail-open]")
 	socket := fs.String("socket", "", "unix socket `PATH` of the sidecar (its --listen-unix)")
 	failOpen := fs.Bool("fail-open", false, "succeed when the sidecar cannot be asked: only its own word fails the check")
 	verbose := fs.Bool("verbose", false, "print a line per component also when all is well")
 	timeout := fs.Duration("timeout", 900*time.Millisecond, "give up after this `DURATION`; below the kubelet's default of 1s, so that the reason is printed")
 	// The endpoint may stand before or after the flags.
 	endpoint := ""
-	if len(e.args) > 0 && !strings.HasPrefix(e.args[0], "-") {
-		endpoint, e.args = e.args[0], e.args[1:]
+	if len(e.Args) > 0 && !strings.HasPrefix(e.Args[0], "-") {
+		endpoint, e.Args = e.Args[0], e.Args[1:]
 	}
-	if done, err := parseFlags(fs, e, false); done || err != nil {
+	if done, err := cli.ParseArgs(fs, e); done || err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
 		if endpoint != "" || fs.NArg() > 1 {
-			return usageErrorf("unexpected argument %q", fs.Arg(fs.NArg()-1))
+			return cli.Usagef("unexpected argument %q", fs.Arg(fs.NArg()-1))
 		}
 		endpoint = fs.Arg(0)
 	}
@@ -40,30 +42,30 @@ func checkCommand(ctx context.Context, e env) error {
 		endpoint = "readyz"
 	}
 	if !slices.Contains([]string{"readyz", "livez", "startupz", "healthz"}, endpoint) {
-		return usageErrorf("%q is none of readyz, livez, startupz, healthz", endpoint)
+		return cli.Usagef("%q is none of readyz, livez, startupz, healthz", endpoint)
 	}
 	if *socket == "" {
-		return usageErrorf("--socket is missing: name the unix socket of the sidecar")
+		return cli.Usagef("--socket is missing: name the unix socket of the sidecar")
 	}
 	if *timeout <= 0 {
-		return usageErrorf("--timeout: %v is not positive", *timeout)
+		return cli.Usagef("--timeout: %v is not positive", *timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	status, body, err := ask(ctx, *socket, endpoint, *verbose)
 	switch {
 	case err != nil && *failOpen:
-		fmt.Fprintf(e.stdout, "ok: the sidecar cannot be asked, and --fail-open is set: %v\n", err)
+		fmt.Fprintf(e.Stdout, "ok: the sidecar cannot be asked, and --fail-open is set: %v\n", err)
 		return nil
 	case err != nil:
-		return &exitError{code: exitFailure, err: fmt.Errorf("%s: %w", endpoint, err)}
+		return &cli.Error{Code: cli.ExitFailure, Err: fmt.Errorf("%s: %w", endpoint, err)}
 	}
-	fmt.Fprintf(e.stdout, "%s\n", strings.TrimRight(body, "\n"))
+	fmt.Fprintf(e.Stdout, "%s\n", strings.TrimRight(body, "\n"))
 	switch {
 	case status == http.StatusOK:
 		return nil
 	case status == http.StatusServiceUnavailable || !*failOpen:
-		return &exitError{code: exitFailure}
+		return &cli.Error{Code: cli.ExitFailure}
 	}
 	return nil // some other answer is not a verdict, and --fail-open asks for one
 }

@@ -6,12 +6,13 @@ import (
 	"os"
 	"time"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/sidecar/collect"
 )
 
 // collectCommand serves the metrics of all sidecars of a node on one port.
-func collectCommand(ctx context.Context, e env) error {
-	fs := newFlags("collect", "[--listen ADDR] [--pods-dir DIR] [FLAGS]")
+func collectCommand(ctx context.Context, e cli.Env) error {
+	fs := cli.NewFlags("guestprobe collect", "[--listen ADDR] [--pods-dir DIR] [FLAGS]")
 	var cfg collect.Config
 	fs.StringVar(&cfg.Listen, "listen", ":9959", "TCP `ADDR` of /metrics and /healthz")
 	fs.StringVar(&cfg.PodsDir, "pods-dir", "/var/lib/kubelet/pods", "the kubelet's `DIR` of pods, in which the sidecars' sockets are")
@@ -19,17 +20,14 @@ func collectCommand(ctx context.Context, e env) error {
 	fs.StringVar(&cfg.Node, "node", "", "the `NAME` of the node, a label of each series; default: the host's name")
 	fs.DurationVar(&cfg.Interval, "interval", 10*time.Second, "the `DURATION` between two rounds")
 	fs.DurationVar(&cfg.Timeout, "timeout", 2*time.Second, "how long (`DURATION`) one sidecar may take")
-	logFormat := fs.String("log-format", "text", "text or json")
-	logLevel := fs.String("log-level", "info", "debug, info, warn or error")
-	if done, err := parseFlags(fs, e, true); done || err != nil {
+	var logFlags cli.LogFlags
+	logFlags.Register(fs, "text", "info")
+	if done, err := parse(fs, e); done || err != nil {
 		return err
 	}
-	if fs.NArg() > 0 {
-		return usageErrorf("unexpected argument %q; see guestprobe collect --help", fs.Arg(0))
-	}
-	defer detachLog(&e)()
+	defer cli.DetachLog(&e)()
 	var err error
-	if cfg.Logger, err = newLogger(e.stderr, *logFormat, *logLevel); err != nil {
+	if cfg.Logger, err = logFlags.Logger(e.Stderr); err != nil {
 		return err
 	}
 	if cfg.Node == "" {
@@ -37,10 +35,10 @@ func collectCommand(ctx context.Context, e env) error {
 			return fmt.Errorf("--node: %w", err)
 		}
 	}
-	cfg.Version = buildVersion()
+	cfg.Version = cli.Version()
 	c, err := collect.New(cfg)
 	if err != nil {
-		return &exitError{code: exitUsage, err: err}
+		return cli.Usage(err)
 	}
 	return c.Run(ctx)
 }

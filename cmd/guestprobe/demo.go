@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/qga"
 	"github.com/guestprobe/guestprobe/qga/qgatest"
 	"github.com/guestprobe/guestprobe/sidecar"
@@ -29,15 +30,12 @@ var demoManifest string
 const defaultDemoListen = "127.0.0.1:9958"
 
 // demoCommand runs the real sidecar against a simulated VM: QMP, guest agent and web server, spoken over real sockets.
-func demoCommand(ctx context.Context, e env) (err error) {
-	fs := newFlags("demo", "[--listen ADDR] [--loop]")
+func demoCommand(ctx context.Context, e cli.Env) (err error) {
+	fs := cli.NewFlags("guestprobe demo", "[--listen ADDR] [--loop]")
 	listen := fs.String("listen", defaultDemoListen, "TCP `ADDR` of the endpoints; if the default is taken, another port")
 	loop := fs.Bool("loop", false, "play the story again and again until interrupted")
-	if done, err := parseFlags(fs, e, false); done || err != nil {
+	if done, err := cli.Parse(fs, e); done || err != nil {
 		return err
-	}
-	if fs.NArg() > 0 {
-		return usageErrorf("unexpected argument %q; see guestprobe demo --help", fs.Arg(0))
 	}
 	// A reader or a terminal that goes away ends the demo as Ctrl-C does: nothing is left behind.
 	ctx, ignore := signal.NotifyContext(ctx, syscall.SIGPIPE, syscall.SIGHUP)
@@ -61,7 +59,7 @@ func demoCommand(ctx context.Context, e env) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	view := newDemoView(e.stdout, "http://"+listener.Addr().String(), s.Status)
+	view := newDemoView(e.Stdout, "http://"+listener.Addr().String(), s.Status)
 	defer view.close()
 
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -112,7 +110,7 @@ func newDemoSidecar(vm *qgatest.VM, listener net.Listener) (*sidecar.Sidecar, er
 	}
 	return sidecar.New(sidecar.Config{
 		Manifest: m, Monitor: &monitor, Agent: &agent, GuestHost: host,
-		Listeners: []net.Listener{listener}, Version: buildVersion(), Logger: slog.New(slog.DiscardHandler),
+		Listeners: []net.Listener{listener}, Version: cli.Version(), Logger: slog.New(slog.DiscardHandler),
 	})
 }
 

@@ -47,9 +47,9 @@ func TestREADME(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range commands() {
-		if !strings.Contains(string(data), "`guestprobe "+c.name+"`") {
-			t.Errorf("the README does not name the command %s", c.name)
+	for _, c := range program().Commands {
+		if !strings.Contains(string(data), "`guestprobe "+c.Name+"`") {
+			t.Errorf("the README does not name the command %s", c.Name)
 		}
 	}
 }

@@ -2,66 +2,23 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"strings"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/qga"
 	"github.com/guestprobe/guestprobe/sidecar"
 	"github.com/guestprobe/guestprobe/sidecar/manifest"
 )
 
-// newFlags makes a flag set that prints nothing by itself: a mistake is one line, not a page.
-func newFlags(name, synopsis string) *flag.FlagSet {
-	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {
-		fmt.Fprintf(fs.Output(), "Usage: guestprobe %s %s\n\n", name, synopsis)
-		fs.PrintDefaults()
+// parse reads the environment, then the command line, which wins.
+func parse(fs *flag.FlagSet, e cli.Env) (done bool, err error) {
+	if err := cli.SetFromEnv(fs, e, "GUESTPROBE"); err != nil {
+		return false, err
 	}
-	return fs
-}
-
-// parseFlags reads the environment, then the command line, which wins. It reports done when help was asked for and given.
-func parseFlags(fs *flag.FlagSet, e env, fromEnv bool) (done bool, err error) {
-	if fromEnv {
-		if err := flagsFromEnv(fs, e.lookup); err != nil {
-			return false, err
-		}
-	}
-	switch err := fs.Parse(e.args); {
-	case errors.Is(err, flag.ErrHelp):
-		fs.SetOutput(e.stdout)
-		fs.Usage()
-		return true, nil
-	case err != nil:
-		return false, usageErrorf("%w; see guestprobe %s --help", err, fs.Name())
-	}
-	return false, nil
-}
-
-// flagsFromEnv sets each flag that GUESTPROBE_<NAME> names.
-func flagsFromEnv(fs *flag.FlagSet, lookup func(string) (string, bool)) error {
-	var failed error
-	fs.VisitAll(func(f *flag.Flag) {
-		name := envName(f.Name)
-		value, ok := lookup(name)
-		if !ok || failed != nil {
-			return
-		}
-		if err := fs.Set(f.Name, value); err != nil {
-			failed = usageErrorf("environment variable %s: invalid value %q: %w", name, value, err)
-		}
-	})
-	return failed
-}
-
-func envName(flagName string) string {
-	return "GUESTPROBE_" + strings.ToUpper(strings.ReplaceAll(flagName, "-", "_"))
+	return cli.Parse(fs, e)
 }
 
 // vmFlags are the flags that say which VM, and what to ask it: those of run and probe.
@@ -72,8 +29,7 @@ type vmFlags struct {
 	monitorFallback, agentFallback string
 	agent                          string
 	guestHost                      string
-	logFormat                      string
-	logLevel                       string
+	log                            cli.LogFlags
 }
 
 func (v *vmFlags) register(fs *flag.FlagSet, logLevel string) {
@@ -83,14 +39,13 @@ func (v *vmFlags) register(fs *flag.FlagSet, logLevel string) {
 	fs.StringVar(&v.monitorFallback, "monitor-fallback", "", "`ADDR` of another monitor, used while --monitor is out of reach")
 	fs.StringVar(&v.agentFallback, "agent-fallback", "", "`ADDR` of another way to a guest agent, used while none answers at --agent")
 	fs.StringVar(&v.guestHost, "guest-host", "", "`HOST` that httpGet, tcpSocket and grpc probes without a host go to; one address per family is written as HOST,HOST")
-	fs.StringVar(&v.logFormat, "log-format", "text", "text or json")
-	fs.StringVar(&v.logLevel, "log-level", logLevel, "debug, info, warn or error")
+	v.log.Register(fs, "text", logLevel)
 }
 
 // config turns the raw flags into a configuration of which nothing has started yet.
-func (v *vmFlags) config(ctx context.Context, e env) (sidecar.Config, error) {
+func (v *vmFlags) config(ctx context.Context, e cli.Env) (sidecar.Config, error) {
 	var cfg sidecar.Config
-	log, err := newLogger(e.stderr, v.logFormat, v.logLevel)
+	log, err := v.log.Logger(e.Stderr)
 	if err != nil {
 		return cfg, err
 	}
@@ -108,20 +63,20 @@ func (v *vmFlags) config(ctx context.Context, e env) (sidecar.Config, error) {
 		return cfg, err
 	}
 	if cfg.MonitorFallback != nil && cfg.Monitor == nil || cfg.AgentFallback != nil && cfg.Agent == nil {
-		return cfg, usageErrorf("--monitor-fallback and --agent-fallback need --monitor and --agent")
+		return cfg, cli.Usagef("--monitor-fallback and --agent-fallback need --monitor and --agent")
 	}
 	cfg.GuestHost = v.guestHost
 	if v.manifest == "" {
-		return cfg, usageErrorf("--manifest is missing: name a VirtualMachine, VirtualMachineInstance or GuestProbes file")
+		return cfg, cli.Usagef("--manifest is missing: name a VirtualMachine, VirtualMachineInstance or GuestProbes file")
 	}
-	if cfg.Manifest, err = readManifest(ctx, v.manifest, e.stdin); err != nil {
+	if cfg.Manifest, err = readManifest(ctx, v.manifest, e.Stdin); err != nil {
 		return cfg, err
 	}
 	for _, warning := range cfg.Manifest.Warnings {
 		log.Warn("manifest", "warning", warning)
 	}
 	if err := cfg.Validate(); err != nil {
-		return cfg, &exitError{code: exitUsage, err: err}
+		return cfg, cli.Usage(err)
 	}
 	return cfg, nil
 }
@@ -132,7 +87,7 @@ func parseAddr(flagName, value string) (*qga.Addr, error) {
 	}
 	addr, err := qga.ParseAddr(value)
 	if err != nil {
-		return nil, usageErrorf("--%s: %w", flagName, err)
+		return nil, cli.Usagef("--%s: %w", flagName, err)
 	}
 	return &addr, nil
 }
@@ -148,14 +103,14 @@ func readManifest(ctx context.Context, name string, stdin io.Reader) (*manifest.
 	}
 	data, err := readWhole(ctx, name, stdin)
 	if err != nil {
-		return nil, usageErrorf("--manifest: %w", err)
+		return nil, cli.Usagef("--manifest: %w", err)
 	}
 	if len(data) > maxManifest {
-		return nil, usageErrorf("--manifest: %s is larger than %d bytes", name, maxManifest)
+		return nil, cli.Usagef("--manifest: %s is larger than %d bytes", name, maxManifest)
 	}
 	m, err := manifest.Parse(name, data)
 	if err != nil {
-		return nil, &exitError{code: exitUsage, err: err}
+		return nil, cli.Usage(err)
 	}
 	return m, nil
 }
@@ -190,20 +145,4 @@ func readWhole(ctx context.Context, name string, in io.Reader) ([]byte, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("interrupted while reading %s", name)
 	}
-}
-
-func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
-	var opts slog.HandlerOptions
-	var lvl slog.Level
-	if err := lvl.UnmarshalText([]byte(level)); err != nil {
-		return nil, usageErrorf("--log-level: %q is none of debug, info, warn, error", level)
-	}
-	opts.Level = lvl
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, &opts)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, &opts)), nil
-	}
-	return nil, usageErrorf("--log-format: %q is neither text nor json", format)
 }

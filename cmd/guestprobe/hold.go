@@ -8,33 +8,33 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 )
 
 // holdCommand makes or removes a running sidecar's hold file: a container that holds nothing but this program has no
 // shell to do it with.
-func holdCommand(_ context.Context, e env) error {
-	fset := newFlags("hold", "--hold-file PATH [--for DURATION | --release]")
+func holdCommand(_ context.Context, e cli.Env) error {
+	fset := cli.NewFlags("guestprobe hold", "--hold-file PATH [--for DURATION | --release]")
 	path := fset.String("hold-file", "", "the sidecar's --hold-file `PATH`")
 	span := fset.Duration("for", 0, "let the hold expire after this `DURATION`; default: it lasts until it is released")
 	release := fset.Bool("release", false, "end the hold")
-	if done, err := parseFlags(fset, e, true); done || err != nil {
+	if done, err := parse(fset, e); done || err != nil {
 		return err
 	}
 	switch {
-	case fset.NArg() > 0:
-		return usageErrorf("unexpected argument %q; see guestprobe hold --help", fset.Arg(0))
 	case *path == "":
-		return usageErrorf("--hold-file is missing: name the file that the sidecar was told to look at")
+		return cli.Usagef("--hold-file is missing: name the file that the sidecar was told to look at")
 	case *span < 0:
-		return usageErrorf("--for: %v is negative", *span)
+		return cli.Usagef("--for: %v is negative", *span)
 	case *release && *span != 0:
-		return usageErrorf("--release and --for exclude each other")
+		return cli.Usagef("--release and --for exclude each other")
 	}
 	if *release {
 		if err := os.Remove(*path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		fmt.Fprintln(e.stdout, "released")
+		fmt.Fprintln(e.Stdout, "released")
 		return nil
 	}
 	text, until := "", "it is released"
@@ -45,7 +45,7 @@ func holdCommand(_ context.Context, e env) error {
 	if err := writeWhole(*path, text); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.stdout, "held until %s\n", until)
+	fmt.Fprintf(e.Stdout, "held until %s\n", until)
 	return nil
 }
 

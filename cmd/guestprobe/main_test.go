@@ -10,6 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/qga/qgatest"
 )
 
@@ -113,22 +114,14 @@ func takePort(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("TAKEN", l.Addr().String())
 }
 
-func TestEnvironmentNamesEachFlag(t *testing.T) {
-	for flagName, want := range map[string]string{"manifest": "GUESTPROBE_MANIFEST", "guest-host": "GUESTPROBE_GUEST_HOST", "listen-unix": "GUESTPROBE_LISTEN_UNIX"} {
-		if got := envName(flagName); got != want {
-			t.Errorf("envName(%q) = %q, want %q", flagName, got, want)
-		}
-	}
-}
-
 func TestCommandsAreListed(t *testing.T) {
 	var out strings.Builder
-	if code := run(context.Background(), env{args: []string{"help"}, stdout: &out}); code != 0 {
+	if code := program().Run(context.Background(), cli.Env{Args: []string{"help"}, Stdout: &out}); code != 0 {
 		t.Errorf("help exits with %d", code)
 	}
-	for _, c := range commands() {
-		if !strings.Contains(out.String(), "  "+c.name+" ") {
-			t.Errorf("help does not list %s", c.name)
+	for _, c := range program().Commands {
+		if !strings.Contains(out.String(), "  "+c.Name+" ") {
+			t.Errorf("help does not list %s", c.Name)
 		}
 	}
 }

@@ -8,23 +8,21 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/sidecar"
 )
 
 // probeCommand is the doctor: each layer once, what is wrong with it, and what to do.
-func probeCommand(ctx context.Context, e env) error {
-	fs := newFlags("probe", "--manifest FILE [--monitor ADDR] [--agent ADDR] [-o table|json] [FLAGS]")
+func probeCommand(ctx context.Context, e cli.Env) error {
+	fs := cli.NewFlags("guestprobe probe", "--manifest FILE [--monitor ADDR] [--agent ADDR] [-o table|json] [FLAGS]")
 	var vm vmFlags
 	vm.register(fs, "error")
 	output := fs.String("o", "table", "table or json")
-	if done, err := parseFlags(fs, e, true); done || err != nil {
+	if done, err := parse(fs, e); done || err != nil {
 		return err
 	}
-	if fs.NArg() > 0 {
-		return usageErrorf("unexpected argument %q; see guestprobe probe --help", fs.Arg(0))
-	}
 	if *output != "table" && *output != "json" {
-		return usageErrorf("-o: %q is neither table nor json", *output)
+		return cli.Usagef("-o: %q is neither table nor json", *output)
 	}
 	cfg, err := vm.config(ctx, e)
 	if err != nil {
@@ -32,21 +30,21 @@ func probeCommand(ctx context.Context, e env) error {
 	}
 	findings, err := sidecar.Diagnose(ctx, cfg)
 	if err != nil {
-		return &exitError{code: exitUsage, err: err}
+		return cli.Usage(err)
 	}
 	if *output == "json" {
-		enc := json.NewEncoder(e.stdout)
+		enc := json.NewEncoder(e.Stdout)
 		enc.SetIndent("", "  ")
 		err = enc.Encode(findings)
 	} else {
-		err = printFindings(e.stdout, findings)
+		err = printFindings(e.Stdout, findings)
 	}
 	if err != nil {
 		return err
 	}
 	for _, f := range findings {
 		if !f.OK {
-			return &exitError{code: exitFailure}
+			return &cli.Error{Code: cli.ExitFailure}
 		}
 	}
 	return nil

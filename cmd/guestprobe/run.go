@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/sidecar"
 )
 
@@ -19,8 +20,8 @@ import (
 // in use and little is allocated: at a scrape a second this saves 1.2 MiB of resident memory, and costs no CPU to speak of.
 const gcPercent = 25
 
-func runCommand(ctx context.Context, e env) error {
-	fs := newFlags("run", "--manifest FILE [--monitor ADDR] [--agent ADDR] [FLAGS]")
+func runCommand(ctx context.Context, e cli.Env) error {
+	fs := cli.NewFlags("guestprobe run", "--manifest FILE [--monitor ADDR] [--agent ADDR] [FLAGS]")
 	var vm vmFlags
 	vm.register(fs, "info")
 	listen := fs.String("listen", ":9958", "TCP `ADDR` of the endpoints; empty: none. Sockets that systemd passes win over it")
@@ -29,21 +30,18 @@ func runCommand(ctx context.Context, e env) error {
 	holdFile := fs.String("hold-file", "", "while `PATH` exists, probing is held for maintenance; it may hold an RFC 3339 time at which the hold expires")
 	shutdownDelay := fs.Duration("shutdown-delay", 0, "after SIGTERM, go on answering 503 Terminating for at most this `DURATION` while the VM still runs")
 	copyTo := fs.String("copy-to", "", "first copy this program to `PATH`, for another container to run")
-	if done, err := parseFlags(fs, e, true); done || err != nil {
+	if done, err := parse(fs, e); done || err != nil {
 		return err
 	}
-	if fs.NArg() > 0 {
-		return usageErrorf("unexpected argument %q; see guestprobe run --help", fs.Arg(0))
-	}
 	if *shutdownDelay < 0 || *shutdownDelay > time.Hour {
-		return usageErrorf("--shutdown-delay: %v is not between 0 and 1h", *shutdownDelay)
+		return cli.Usagef("--shutdown-delay: %v is not between 0 and 1h", *shutdownDelay)
 	}
 	// From here on a SIGHUP must not kill; one that comes early is obeyed once the sidecar runs.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	defer detachLog(&e)()
-	if _, ok := e.lookup("GOGC"); !ok {
+	defer cli.DetachLog(&e)()
+	if _, ok := e.LookupEnv("GOGC"); !ok {
 		debug.SetGCPercent(gcPercent)
 	}
 	cfg, err := vm.config(ctx, e)
@@ -54,7 +52,7 @@ func runCommand(ctx context.Context, e env) error {
 	cfg.ExitWithVM = *exitWithVM
 	cfg.HoldFile = *holdFile
 	cfg.ShutdownDelay = *shutdownDelay
-	cfg.Version = buildVersion()
+	cfg.Version = cli.Version()
 	if *copyTo != "" {
 		// Without the copy a liveness probe cannot ask, which fails nothing; without the sidecar nobody could.
 		if err := copySelf(*copyTo); err != nil {
@@ -62,11 +60,11 @@ func runCommand(ctx context.Context, e env) error {
 		}
 	}
 	if err := cfg.UseSystemd(); err != nil {
-		return &exitError{code: exitUsage, err: err}
+		return cli.Usage(err)
 	}
 	s, err := sidecar.New(cfg)
 	if err != nil {
-		return &exitError{code: exitUsage, err: err}
+		return cli.Usage(err)
 	}
 	r := &reloader{manifest: vm.manifest, log: cfg.Logger, sidecar: s}
 	group, runCtx := errgroup.WithContext(ctx)

@@ -4,37 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 )
 
-func validateCommand(ctx context.Context, e env) error {
-	fs := newFlags("validate", "FILE...")
+func validateCommand(ctx context.Context, e cli.Env) error {
+	fs := cli.NewFlags("guestprobe validate", "FILE...")
 	quiet := fs.Bool("quiet", false, "print errors and warnings only")
-	if done, err := parseFlags(fs, e, false); done || err != nil {
+	if done, err := cli.ParseArgs(fs, e); done || err != nil {
 		return err
 	}
 	if fs.NArg() == 0 {
-		return usageErrorf("name at least one FILE; - is standard input")
+		return cli.Usagef("name at least one FILE; - is standard input")
 	}
 	failed := false
 	for _, name := range fs.Args() {
-		m, err := readManifest(ctx, name, e.stdin)
+		m, err := readManifest(ctx, name, e.Stdin)
 		if err != nil {
 			failed = true
-			if exit := (*exitError)(nil); errors.As(err, &exit) {
-				err = exit.err
+			if exit := (*cli.Error)(nil); errors.As(err, &exit) {
+				err = exit.Err
 			}
-			fmt.Fprintln(e.stderr, err)
+			fmt.Fprintln(e.Stderr, err)
 			continue
 		}
 		for _, warning := range m.Warnings {
-			fmt.Fprintf(e.stderr, "warning: %s\n", warning)
+			fmt.Fprintf(e.Stderr, "warning: %s\n", warning)
 		}
 		if !*quiet {
-			fmt.Fprintf(e.stdout, "%s", m)
+			fmt.Fprintf(e.Stdout, "%s", m)
 		}
 	}
 	if failed {
-		return &exitError{code: exitUsage}
+		return &cli.Error{Code: cli.ExitUsage}
 	}
 	return nil
 }

@@ -49,13 +49,15 @@ func ruleFor(pkg string) (rule, bool) {
 		return rule{modules: []string{metrics, "github.com/prometheus/client_model", "github.com/prometheus/common", xsync, xsys}}, true
 	case "sidecar/inject":
 		return rule{own: []string{"sidecar/manifest", "sidecar/probe"}, modules: []string{k8s, k8sSIGs}}, true
+	case "cmd/internal/cli":
+		return rule{}, true
 	case "cmd/guestprobe":
 		return rule{
-			own:     []string{"qga/...", "netprobe", "sidecar", "sidecar/collect", "sidecar/manifest", "sidecar/verdict", "sidecar/probe"},
+			own:     []string{"cmd/internal/cli", "qga/...", "netprobe", "sidecar", "sidecar/collect", "sidecar/manifest", "sidecar/verdict", "sidecar/probe"},
 			modules: []string{xsync, xsys},
 		}, true
 	case "cmd/guestprobe-injector":
-		return rule{own: []string{"sidecar/inject", "sidecar/manifest"}, modules: []string{k8s, k8sSIGs, certs, metrics, logr, jsonPatch, xsync}}, true
+		return rule{own: []string{"cmd/internal/cli", "sidecar/inject", "sidecar/manifest"}, modules: []string{k8s, k8sSIGs, certs, metrics, logr, jsonPatch, xsync}}, true
 	}
 	if strings.HasPrefix(pkg, "test/") {
 		return rule{own: []string{"test/..."}, modules: []string{xsys}}, true

@@ -1,73 +1,27 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/qga/qgatest"
 )
 
-// A stalled is a log's reader that takes nothing until it is released.
-type stalled struct {
-	released chan struct{}
-	mu       sync.Mutex
-	b        bytes.Buffer
-}
+// stalled is a log's reader that takes nothing until it is released.
+type stalled struct{ released chan struct{} }
 
-func (s *stalled) Write(p []byte) (int, error) {
+func (s stalled) Write(p []byte) (int, error) {
 	<-s.released
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *stalled) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-func TestLogWriterNeverWaits(t *testing.T) {
-	out := &stalled{released: make(chan struct{})}
-	w := newLogWriter(out)
-	stop := w.start()
-	const records = 2 * logBacklog
-	for range records {
-		if n, err := w.Write([]byte("record\n")); n != 7 || err != nil {
-			t.Fatalf("Write = %d, %v", n, err)
-		}
-	}
-	close(out.released)
-	stop()
-	got := strings.Count(out.String(), "record\n")
-	if got < logBacklog || got >= records {
-		t.Errorf("%d records of %d passed, the backlog is %d", got, records, logBacklog)
-	}
-	if !strings.Contains(out.String(), "log records were dropped") {
-		t.Errorf("nothing tells of the dropped records:\n%.300s", out)
-	}
-}
-
-func TestLogWriterPassesAllOnStop(t *testing.T) {
-	var out bytes.Buffer
-	w := newLogWriter(&out)
-	for _, record := range []string{"a\n", "b\n", "c\n"} {
-		_, _ = w.Write([]byte(record))
-	}
-	w.start()()
-	if out.String() != "a\nb\nc\n" {
-		t.Errorf("passed %q", out.String())
-	}
+	return len(p), nil
 }
 
 // A log that nobody reads holds up neither the verdict nor the end.
@@ -90,14 +44,14 @@ func TestRunWithAStalledLog(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out := &stalled{released: make(chan struct{})}
+	out := stalled{released: make(chan struct{})}
 	defer close(out.released)
 	ended := make(chan int, 1)
 	go func() { // ends with ctx
-		ended <- run(ctx, env{
-			args: []string{"run", "--manifest", file, "--monitor", vm.MonitorAddr(), "--agent", vm.AgentAddr(), "--listen", "",
+		ended <- program().Run(ctx, cli.Env{
+			Args: []string{"run", "--manifest", file, "--monitor", vm.MonitorAddr(), "--agent", vm.AgentAddr(), "--listen", "",
 				"--listen-unix", socket, "--log-level", "debug"},
-			stderr: out, lookup: func(string) (string, bool) { return "", false },
+			Stderr: out, LookupEnv: func(string) (string, bool) { return "", false },
 		})
 	}()
 	answers := func(want string) {
@@ -145,7 +99,7 @@ func TestReadManifestEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		_, err := readManifest(ctx, name, in)
 		cancel()
-		if exit := (*exitError)(nil); !errors.As(err, &exit) || exit.code != exitUsage || !strings.Contains(err.Error(), "interrupted while reading ") {
+		if exit := (*cli.Error)(nil); !errors.As(err, &exit) || exit.Code != cli.ExitUsage || !strings.Contains(err.Error(), "interrupted while reading ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,9 +1,11 @@
-package main
+package cli
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os/signal"
 	"sync/atomic"
 	"syscall"
@@ -17,12 +19,37 @@ const (
 	logFlush = time.Second
 )
 
-// detachLog makes a daemon's stderr one that it can log to though its reader is slow or gone. The function it returns
+// LogFlags are the flags of a log.
+type LogFlags struct{ format, level string }
+
+// Register adds --log-format, of the program's default, and --log-level.
+func (f *LogFlags) Register(fs *flag.FlagSet, format, level string) {
+	fs.StringVar(&f.format, "log-format", format, "text or json")
+	fs.StringVar(&f.level, "log-level", level, "debug, info, warn or error")
+}
+
+// Logger is the log that the flags ask for.
+func (f *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.level)); err != nil {
+		return nil, Usagef("--log-level: %q is none of debug, info, warn, error", f.level)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch f.format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, Usagef("--log-format: %q is neither text nor json", f.format)
+}
+
+// DetachLog makes a daemon's stderr one that it can log to though its reader is slow or gone. The function it returns
 // passes on what waits.
-func detachLog(e *env) (stop func()) {
+func DetachLog(e *Env) (stop func()) {
 	signal.Ignore(syscall.SIGPIPE)
-	w := newLogWriter(e.stderr)
-	e.stderr = w
+	w := newLogWriter(e.Stderr)
+	e.Stderr = w
 	return w.start()
 }
 
@@ -83,7 +110,7 @@ func (w *logWriter) start() (stop func()) {
 
 func (w *logWriter) pass(record []byte) {
 	if n := w.dropped.Swap(0); n > 0 {
-		fmt.Fprintf(w.out, "guestprobe: %d log records were dropped here, as nobody read them in time\n", n)
+		fmt.Fprintf(w.out, "%d log records were dropped here, as nobody read them in time\n", n)
 	}
 	_, _ = w.out.Write(record) // a log that cannot be written has nobody to be told
 }
