@@ -44,47 +44,27 @@ type Finding struct {
 }
 
 // Diagnose asks each layer once, from the outside in, and says what it found: the monitor, the VM, the agent, and
-// each check of the manifest, without delays and thresholds. It returns an error only if cfg cannot be used.
+// each check of the manifest, without delays and thresholds. It returns an error only if cfg cannot be used, or ctx ends.
 func Diagnose(ctx context.Context, cfg Config) ([]Finding, error) {
 	cfg.ExitWithVM = false
 	s, err := New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	d := &diagnosis{s: s, vmKnown: make(chan struct{})}
-	ctx, stop := context.WithCancel(ctx)
-	var group errgroup.Group
-	if s.monitor != nil {
-		group.Go(func() error { return s.monitor.Watch(ctx, d.follow) })
-	}
-	if s.agent != nil {
-		group.Go(func() error { return s.agent.Run(ctx) })
-	}
-	d.run(ctx)
+	d := &diagnosis{s: s}
+	work, stop := context.WithCancel(ctx)
+	d.run(work)
 	stop()
-	if err := group.Wait(); err != nil {
+	if err := d.tasks.Wait(); err != nil {
 		return nil, err
 	}
-	return d.findings, nil
+	return d.findings, ctx.Err()
 }
 
 type diagnosis struct {
 	s        *Sidecar
-	once     sync.Once
-	vmKnown  chan struct{} // closed when the monitor is no longer connecting
+	tasks    errgroup.Group
 	findings []Finding
-}
-
-func (d *diagnosis) follow(vm qga.VMState) {
-	d.s.follow(vm)
-	known := func() { d.once.Do(func() { close(d.vmKnown) }) }
-	switch vm.Link {
-	case qga.LinkConnecting:
-	case qga.LinkBusy:
-		time.AfterFunc(busyPatience, known)
-	default:
-		known()
-	}
 }
 
 func (d *diagnosis) add(f Finding, began time.Time) {
@@ -96,8 +76,11 @@ func (d *diagnosis) add(f Finding, began time.Time) {
 }
 
 func (d *diagnosis) run(ctx context.Context) {
+	if d.s.agent != nil {
+		d.tasks.Go(func() error { return d.s.agent.Run(ctx) })
+	}
 	if d.s.monitor != nil {
-		d.monitor(ctx)
+		d.monitors(ctx)
 	}
 	if d.s.agent != nil {
 		d.agent(ctx)
@@ -108,35 +91,86 @@ func (d *diagnosis) run(ctx context.Context) {
 	}
 }
 
-func (d *diagnosis) monitor(ctx context.Context) {
+// monitors asks the monitor and, where that is out of reach, its fallback. What one of them says of the VM stays current
+// until ctx ends.
+func (d *diagnosis) monitors(ctx context.Context) {
 	began := time.Now()
-	select {
-	case <-d.vmKnown:
-	case <-ctx.Done():
-	case <-time.After(monitorPatience):
-	}
-	now := d.s.state.get()
-	vm := now.vm
-	f := Finding{Layer: "monitor", Name: d.s.cfg.Monitor.String(), OK: vm.Link == qga.LinkUp}
-	switch {
-	case f.OK:
-		f.Detail = strings.TrimSpace("connected; hypervisor " + printable(orElse(vm.Version, "of unknown version")))
-	default:
-		f.Reason, f.Detail = linkReason(vm.Link), vm.Link.String()
-		if vm.LinkErr != nil {
-			f.Detail = printable(vm.LinkErr.Error())
+	stop := d.watch(ctx, d.s.monitor.Watch, d.s.follow)
+	f := d.monitor(d.s.cfg.Monitor)
+	if f.OK || d.s.fallback == nil {
+		d.add(f, began)
+	} else {
+		stop()
+		otherBegan := time.Now()
+		d.watch(ctx, d.s.fallback.other, d.s.followOther)
+		other := d.monitor(d.s.cfg.MonitorFallback)
+		f.OK, f.Warning = other.OK, other.OK
+		d.add(f, began)
+		d.add(other, otherBegan)
+		if other.OK { // after the first one's word that there is no VM, the second one's has to last
+			select {
+			case <-time.After(verdict.Settle + busyPatience):
+			case <-ctx.Done():
+			}
+			d.s.state.update(func() {}) // decide anew; no Run does
 		}
-		f.Help = d.help(vm.LinkErr, f.Reason)
 	}
-	d.add(f, began)
 	if !f.OK {
 		return
 	}
-	f = Finding{Layer: "vm", Name: orElse(printable(vm.Name), "guest"), OK: !now.FromVM, Detail: printable(vm.Status)}
+	now := d.s.state.get()
+	f = Finding{Layer: "vm", Name: orElse(printable(now.vm.Name), "guest"), OK: !now.FromVM, Detail: printable(now.vm.Status)}
 	if now.FromVM {
 		f.Reason, f.Detail = now.Reason, now.Detail
 	}
 	d.add(f, began)
+}
+
+// watch follows the VM through one monitor until ctx ends or the function that it returns is called. It returns when that
+// monitor is no longer connecting, or the patience with it is over.
+func (d *diagnosis) watch(ctx context.Context, watch func(context.Context, func(qga.VMState)) error, follow func(qga.VMState)) (stop func()) {
+	watching, cancel := context.WithCancel(ctx)
+	known, ended := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	settle := func() { once.Do(func() { close(known) }) }
+	d.tasks.Go(func() error {
+		defer close(ended)
+		return watch(watching, func(vm qga.VMState) {
+			follow(vm)
+			switch vm.Link {
+			case qga.LinkConnecting:
+			case qga.LinkBusy:
+				time.AfterFunc(busyPatience, settle)
+			default:
+				settle()
+			}
+		})
+	})
+	select {
+	case <-known:
+	case <-ended:
+	case <-time.After(monitorPatience):
+	}
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// monitor tells of the monitor at addr, which is being followed.
+func (d *diagnosis) monitor(addr *qga.Addr) Finding {
+	vm := d.s.state.get().vm
+	f := Finding{Layer: "monitor", Name: addr.String(), OK: vm.Link == qga.LinkUp}
+	if f.OK {
+		f.Detail = strings.TrimSpace("connected; hypervisor " + printable(orElse(vm.Version, "of unknown version")))
+		return f
+	}
+	f.Reason, f.Detail = linkReason(vm.Link), vm.Link.String()
+	if vm.LinkErr != nil {
+		f.Detail = printable(vm.LinkErr.Error())
+	}
+	f.Help = d.help(vm.LinkErr, f.Reason)
+	return f
 }
 
 // help says what to do about an error, where more is known than its reason says.
@@ -233,6 +267,11 @@ func (d *diagnosis) agent(ctx context.Context) {
 		return
 	}
 	f.OK, f.Detail = true, fmt.Sprintf("qemu-ga %s", printable(info.Version))
+	if d.s.agent.Stats().Fallback {
+		f.Warning, f.Reason = true, verdict.AgentNotConnected
+		f.Detail += fmt.Sprintf(", through %s: nobody answers at the channel itself", d.s.cfg.AgentFallback)
+		f.Help = "Start the second guest agent, on the VM's second channel; until then the other one is asked."
+	}
 }
 
 func (d *diagnosis) check(ctx context.Context, g *guest, c manifest.Check) {

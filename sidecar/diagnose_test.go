@@ -1,10 +1,14 @@
 package sidecar
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,6 +84,56 @@ func TestDiagnose(t *testing.T) {
 			t.Errorf("the ping of an agent whose exec is disabled: %+v", f)
 		}
 	})
+}
+
+// What only the fallbacks answer is a warning, and the VM is known all the same.
+func TestDiagnoseFallback(t *testing.T) {
+	vm := newVM(t, qgatest.Config{})
+	cfg := config(t, vm, "  readinessProbe: {guestAgentPing: {}}")
+	vm.Boot()
+	cfg.MonitorFallback, cfg.AgentFallback = cfg.Monitor, cfg.Agent
+	none := func(name string) *qga.Addr {
+		addr := mustAddr(t, "unix:"+filepath.Join(t.TempDir(), name))
+		return &addr
+	}
+	cfg.Monitor, cfg.Agent = none("monitor"), none("agent")
+	findings, err := Diagnose(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range findings {
+		got = append(got, fmt.Sprintf("%s %s %v %v %s", f.Layer, f.Name, f.OK, f.Warning, f.Reason))
+	}
+	want := []string{
+		fmt.Sprintf("monitor %s true true NoDomain", cfg.Monitor),
+		fmt.Sprintf("monitor %s true false ", cfg.MonitorFallback),
+		"vm guest true false ",
+		fmt.Sprintf("agent %s true true AgentNotConnected", cfg.Agent),
+		"readiness readinessProbe true false ",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if agent := findings[3]; !strings.Contains(agent.Detail, "through "+cfg.AgentFallback.String()) || !strings.Contains(agent.Help, "second guest agent") {
+		t.Errorf("%+v", agent)
+	}
+
+	vm.Quit() // now neither monitor has a VM
+	if findings, err = Diagnose(t.Context(), cfg); err != nil || findings[0].OK || findings[1].OK || findings[1].Layer != "monitor" {
+		t.Errorf("without a VM: %+v, %v", findings, err)
+	}
+}
+
+// A diagnosis that is interrupted is none.
+func TestDiagnoseInterrupted(t *testing.T) {
+	vm := newVM(t, qgatest.Config{})
+	cfg := config(t, vm, "  readinessProbe: {guestAgentPing: {}}")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Diagnose(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v", err)
+	}
 }
 
 func TestErrorHelp(t *testing.T) {

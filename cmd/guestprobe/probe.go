@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -29,7 +30,10 @@ func probeCommand(ctx context.Context, e cli.Env) error {
 		return err
 	}
 	findings, err := sidecar.Diagnose(ctx, cfg)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted before every layer was asked")
+	case err != nil:
 		return cli.Usage(err)
 	}
 	if *output == "json" {
