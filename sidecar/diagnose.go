@@ -67,8 +67,7 @@ type diagnosis struct {
 	findings []Finding
 }
 
-func (d *diagnosis) add(f Finding, began time.Time) {
-	f.DurationSeconds = time.Since(began).Seconds()
+func (d *diagnosis) add(f Finding) {
 	if f.Help == "" && (!f.OK || f.Warning) {
 		f.Help = f.Reason.Help()
 	}
@@ -94,19 +93,19 @@ func (d *diagnosis) run(ctx context.Context) {
 // monitors asks the monitor and, where that is out of reach, its fallback. What one of them says of the VM stays current
 // until ctx ends.
 func (d *diagnosis) monitors(ctx context.Context) {
-	began := time.Now()
-	stop := d.watch(ctx, d.s.monitor.Watch, d.s.follow)
-	f := d.monitor(d.s.cfg.Monitor)
+	f, stop := d.monitor(ctx, d.s.cfg.Monitor, d.s.monitor.Watch, d.s.follow)
+	took := f.DurationSeconds // the monitor's answer has the VM's state with it
 	if f.OK || d.s.fallback == nil {
-		d.add(f, began)
+		d.add(f)
 	} else {
 		stop()
-		otherBegan := time.Now()
-		d.watch(ctx, d.s.fallback.other, d.s.followOther)
-		other := d.monitor(d.s.cfg.MonitorFallback)
-		f.OK, f.Warning = other.OK, other.OK
-		d.add(f, began)
-		d.add(other, otherBegan)
+		other, _ := d.monitor(ctx, d.s.cfg.MonitorFallback, d.s.fallback.other, d.s.followOther)
+		if f.OK, f.Warning = other.OK, other.OK; other.OK {
+			f.Help = fmt.Sprintf("Start the VM anew if it was started without a monitor for Guestprobe; until then %s is asked.", d.s.cfg.MonitorFallback)
+		}
+		took = other.DurationSeconds
+		d.add(f)
+		d.add(other)
 		if other.OK { // after the first one's word that there is no VM, the second one's has to last
 			select {
 			case <-time.After(verdict.Settle + busyPatience):
@@ -119,11 +118,11 @@ func (d *diagnosis) monitors(ctx context.Context) {
 		return
 	}
 	now := d.s.state.get()
-	f = Finding{Layer: "vm", Name: orElse(printable(now.vm.Name), "guest"), OK: !now.FromVM, Detail: printable(now.vm.Status)}
+	f = Finding{Layer: "vm", Name: orElse(printable(now.vm.Name), "guest"), OK: !now.FromVM, Detail: printable(now.vm.Status), DurationSeconds: took}
 	if now.FromVM {
 		f.Reason, f.Detail = now.Reason, now.Detail
 	}
-	d.add(f, began)
+	d.add(f)
 }
 
 // watch follows the VM through one monitor until ctx ends or the function that it returns is called. It returns when that
@@ -157,20 +156,22 @@ func (d *diagnosis) watch(ctx context.Context, watch func(context.Context, func(
 	}
 }
 
-// monitor tells of the monitor at addr, which is being followed.
-func (d *diagnosis) monitor(addr *qga.Addr) Finding {
+// monitor follows the VM through the monitor at addr, as watch does, and tells what became of it.
+func (d *diagnosis) monitor(ctx context.Context, addr *qga.Addr, watch func(context.Context, func(qga.VMState)) error, follow func(qga.VMState)) (f Finding, stop func()) {
+	began := time.Now()
+	stop = d.watch(ctx, watch, follow)
 	vm := d.s.state.get().vm
-	f := Finding{Layer: "monitor", Name: addr.String(), OK: vm.Link == qga.LinkUp}
+	f = Finding{Layer: "monitor", Name: addr.String(), OK: vm.Link == qga.LinkUp, DurationSeconds: time.Since(began).Seconds()}
 	if f.OK {
 		f.Detail = strings.TrimSpace("connected; hypervisor " + printable(orElse(vm.Version, "of unknown version")))
-		return f
+		return f, stop
 	}
 	f.Reason, f.Detail = linkReason(vm.Link), vm.Link.String()
 	if vm.LinkErr != nil {
 		f.Detail = printable(vm.LinkErr.Error())
 	}
 	f.Help = d.help(vm.LinkErr, f.Reason)
-	return f
+	return f, stop
 }
 
 // help says what to do about an error, where more is known than its reason says.
@@ -249,7 +250,10 @@ func linkReason(l qga.Link) verdict.Reason {
 func (d *diagnosis) agent(ctx context.Context) {
 	began := time.Now()
 	f := Finding{Layer: "agent", Name: d.s.cfg.Agent.String()}
-	defer func() { d.add(f, began) }()
+	defer func() {
+		f.DurationSeconds = time.Since(began).Seconds()
+		d.add(f)
+	}()
 	ctx, cancel := context.WithTimeout(ctx, agentPatience)
 	defer cancel()
 	if d.s.state.agentPort() == qga.PortClosed {
@@ -288,7 +292,8 @@ func (d *diagnosis) check(ctx context.Context, g *guest, c manifest.Check) {
 		f.OK, f.Warning, f.Reason, f.Detail = c.Warn, c.Warn, reasonOf(err), describe+": "+printable(err.Error())
 		f.Help = d.help(err, f.Reason)
 	}
-	d.add(f, began)
+	f.DurationSeconds = time.Since(began).Seconds()
+	d.add(f)
 }
 
 // attempt makes one round: up to three attempts where one cannot tell, each with the check's own deadline.

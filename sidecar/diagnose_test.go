@@ -115,6 +115,9 @@ func TestDiagnoseFallback(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	if monitor := findings[0]; !strings.Contains(monitor.Help, "until then "+cfg.MonitorFallback.String()+" is asked") {
+		t.Errorf("%+v", monitor)
+	}
 	if agent := findings[3]; !strings.Contains(agent.Detail, "through "+cfg.AgentFallback.String()) || !strings.Contains(agent.Help, "second guest agent") {
 		t.Errorf("%+v", agent)
 	}

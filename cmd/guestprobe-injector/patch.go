@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,7 @@ import (
 const maxFile = 8 << 20
 
 // patchCommand does with files what the webhook does with pods.
-func patchCommand(_ context.Context, e cli.Env) error {
+func patchCommand(ctx context.Context, e cli.Env) error {
 	fs := cli.NewFlags("guestprobe-injector patch", "-f POD [--vmi VMI] [--defaults SPEC] --image IMAGE [FLAGS]")
 	var sidecar sidecarFlags
 	sidecar.register(fs)
@@ -42,13 +41,21 @@ func patchCommand(_ context.Context, e cli.Env) error {
 	if *podFile == "" {
 		return cli.Usage(errors.New("-f is missing: name the file with the launcher pod"))
 	}
-	raw, pod, err := readPod(*podFile, e.Stdin)
+	data, err := cli.ReadFile(ctx, e, *podFile, maxFile)
+	if err != nil {
+		return cli.Usagef("-f: %w", err)
+	}
+	raw, pod, err := readPod(cli.FileLabel(*podFile), data)
 	if err != nil {
 		return cli.Usage(err)
 	}
 	in := inject.Input{Pod: pod, Namespace: pod.Namespace}
 	if *vmiFile != "" {
-		if in.VMI, err = readVMI(*vmiFile); err != nil {
+		data, err := cli.ReadFile(ctx, e, *vmiFile, maxFile)
+		if err != nil {
+			return cli.Usagef("--vmi: %w", err)
+		}
+		if in.VMI, err = readVMI(cli.FileLabel(*vmiFile), data); err != nil {
 			return cli.Usage(err)
 		}
 		if in.Namespace == "" {
@@ -59,9 +66,9 @@ func patchCommand(_ context.Context, e cli.Env) error {
 		in.Namespace = "default"
 	}
 	if *defaultsFile != "" {
-		data, err := os.ReadFile(*defaultsFile)
+		data, err := cli.ReadFile(ctx, e, *defaultsFile, maxFile)
 		if err != nil {
-			return cli.Usage(err)
+			return cli.Usagef("--defaults: %w", err)
 		}
 		in.Defaults = string(data)
 	}
@@ -114,43 +121,21 @@ func print(w io.Writer, raw []byte, ops []inject.Operation, format string) error
 }
 
 // readPod returns the pod's text as JSON, and the pod.
-func readPod(name string, stdin io.Reader) ([]byte, *corev1.Pod, error) {
-	in := stdin
-	if name == "-" {
-		name = "standard input"
-	} else {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxFile+1))
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading %s: %w", name, err)
-	}
-	if len(data) > maxFile {
-		return nil, nil, fmt.Errorf("%s is larger than %d bytes", name, maxFile)
-	}
-	if data, err = yaml.YAMLToJSON(data); err != nil {
+func readPod(name string, data []byte) (raw []byte, pod *corev1.Pod, err error) {
+	if raw, err = yaml.YAMLToJSON(data); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
-	pod := &corev1.Pod{}
-	if err := json.Unmarshal(data, pod); err != nil {
+	pod = &corev1.Pod{}
+	if err := json.Unmarshal(raw, pod); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if pod.Kind != "Pod" || pod.APIVersion != "v1" {
 		return nil, nil, fmt.Errorf("%s: it is of kind %q (%s), not a Pod (v1)", name, pod.Kind, pod.APIVersion)
 	}
-	return data, pod, nil
+	return raw, pod, nil
 }
 
-func readVMI(name string) (*unstructured.Unstructured, error) {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
+func readVMI(name string, data []byte) (*unstructured.Unstructured, error) {
 	vmi := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal(data, &vmi.Object); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
-	"io"
-	"os"
 
 	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/qga"
@@ -69,7 +66,7 @@ func (v *vmFlags) config(ctx context.Context, e cli.Env) (sidecar.Config, error)
 	if v.manifest == "" {
 		return cfg, cli.Usagef("--manifest is missing: name a VirtualMachine, VirtualMachineInstance or GuestProbes file")
 	}
-	if cfg.Manifest, err = readManifest(ctx, v.manifest, e.Stdin); err != nil {
+	if cfg.Manifest, err = readManifest(ctx, e, v.manifest); err != nil {
 		return cfg, err
 	}
 	for _, warning := range cfg.Manifest.Warnings {
@@ -95,54 +92,14 @@ func parseAddr(flagName, value string) (*qga.Addr, error) {
 // maxManifest is far above any VM's manifest; a pipe that never ends must not fill the memory.
 const maxManifest = 4 << 20
 
-func readManifest(ctx context.Context, name string, stdin io.Reader) (*manifest.Manifest, error) {
-	if name == "-" {
-		name = "standard input"
-	} else {
-		stdin = nil
-	}
-	data, err := readWhole(ctx, name, stdin)
+func readManifest(ctx context.Context, e cli.Env, name string) (*manifest.Manifest, error) {
+	data, err := cli.ReadFile(ctx, e, name, maxManifest)
 	if err != nil {
 		return nil, cli.Usagef("--manifest: %w", err)
 	}
-	if len(data) > maxManifest {
-		return nil, cli.Usagef("--manifest: %s is larger than %d bytes", name, maxManifest)
-	}
-	m, err := manifest.Parse(name, data)
+	m, err := manifest.Parse(cli.FileLabel(name), data)
 	if err != nil {
 		return nil, cli.Usage(err)
 	}
 	return m, nil
-}
-
-// readWhole reads in, or if that is nil the file name, up to one byte more than a manifest may have. It gives up when
-// ctx ends: a pipe that nobody writes to would hold the process for ever.
-func readWhole(ctx context.Context, name string, in io.Reader) ([]byte, error) {
-	type result struct {
-		data []byte
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() { // ends with its reading; if that never does, with the process, which has been told to end
-		r := result{}
-		if in == nil {
-			var f *os.File
-			if f, r.err = os.Open(name); r.err != nil {
-				done <- r
-				return
-			}
-			defer f.Close()
-			in = f
-		}
-		if r.data, r.err = io.ReadAll(io.LimitReader(in, maxManifest+1)); r.err != nil {
-			r.err = fmt.Errorf("reading %s: %w", name, r.err)
-		}
-		done <- r
-	}()
-	select {
-	case r := <-done:
-		return r.data, r.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("interrupted while reading %s", name)
-	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -32,7 +31,7 @@ func probeCommand(ctx context.Context, e cli.Env) error {
 	findings, err := sidecar.Diagnose(ctx, cfg)
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("interrupted before every layer was asked")
+		return cli.Usagef("interrupted before every layer was asked") // 1 would be a finding
 	case err != nil:
 		return cli.Usage(err)
 	}

@@ -101,7 +101,7 @@ func (r *reloader) reload(ctx context.Context) {
 		r.log.Error("reload refused: the manifest came from standard input, which cannot be read again")
 		return
 	}
-	m, err := readManifest(ctx, r.manifest, nil)
+	m, err := readManifest(ctx, cli.Env{}, r.manifest)
 	if err == nil {
 		for _, warning := range m.Warnings {
 			r.log.Warn("manifest", "warning", warning)

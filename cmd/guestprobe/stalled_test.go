@@ -2,15 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/cmd/internal/cli"
 	"github.com/guestprobe/guestprobe/qga/qgatest"
@@ -83,28 +79,5 @@ func TestRunWithAStalledLog(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Error("it does not end")
-	}
-}
-
-// Reading a manifest from a pipe that nobody writes to ends with the context.
-func TestReadManifestEndsWithItsContext(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	in, silent := net.Pipe()
-	defer in.Close()
-	defer silent.Close()
-	for _, name := range []string{pipe, "-"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, err := readManifest(ctx, name, in)
-		cancel()
-		if exit := (*cli.Error)(nil); !errors.As(err, &exit) || exit.Code != cli.ExitUsage || !strings.Contains(err.Error(), "interrupted while reading ") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	// Let the reader that is left behind go.
-	if f, err := os.OpenFile(pipe, os.O_WRONLY, 0); err == nil {
-		f.Close()
 	}
 }

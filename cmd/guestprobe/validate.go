@@ -19,7 +19,7 @@ func validateCommand(ctx context.Context, e cli.Env) error {
 	}
 	failed := false
 	for _, name := range fs.Args() {
-		m, err := readManifest(ctx, name, e.Stdin)
+		m, err := readManifest(ctx, e, name)
 		if err != nil {
 			failed = true
 			if exit := (*cli.Error)(nil); errors.As(err, &exit) {

@@ -1,3 +1,3 @@
 // Package daemon runs the built program as a user does, `guestprobe run` in a process of its own, and reads what it
-// answers. It knows no VM and expects nothing: what the daemon must say is the test's.
+// answers. What it must answer is the test's to say, and what becomes of the VM is test/guest's.
 package daemon

@@ -3,7 +3,6 @@ package libvirt_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -40,17 +39,9 @@ func (h *host) startSidecar() sidecar {
 	return sidecar{d, h.t, binary}
 }
 
-// await waits for a verdict, of any reason if that is empty.
 func (s sidecar) await(ready bool, reason string, live bool) {
 	s.t.Helper()
-	start := time.Now()
-	got := s.Until(fmt.Sprintf("ready %v %s, live %v", ready, reason, live), func(got daemon.Status) error {
-		if got.Ready != ready || got.Live != live || reason != "" && got.Reason != reason {
-			return fmt.Errorf("ready %v, live %v, %s (%s)", got.Ready, got.Live, got.Reason, got.Detail)
-		}
-		return nil
-	})
-	s.t.Logf("after %v: ready %v, live %v, %s (%s)", time.Since(start).Round(time.Millisecond), ready, live, got.Reason, got.Detail)
+	s.Await(daemon.Verdict{Ready: ready, Reason: reason, Live: live})
 }
 
 // steady asks at 10 Hz for a while, and fails the test if an answer is not 200.
@@ -101,13 +92,13 @@ func (s sidecar) doctor(h *host) {
 func TestSidecar(t *testing.T) {
 	h := newHost(t)
 	s := h.startSidecar()
-	s.await(false, "", true) // no daemon, no VM
+	s.await(false, "Starting", true) // no daemon, no VM
 	h.StartDaemon()
 	s.await(false, "NoDomain", true)
 	h.define("")
 	line := h.Start()
 	s.await(false, "Starting", true)
-	s.await(true, "", true)
+	s.await(true, "Ready", true)
 	line.WaitBoots(1)
 	s.doctor(h)
 	s.steady("after the doctor", time.Second, "/livez", "/readyz")
@@ -115,12 +106,12 @@ func TestSidecar(t *testing.T) {
 	h.Virsh("suspend", domainName)
 	s.await(false, "Paused", true)
 	h.Virsh("resume", domainName)
-	s.await(true, "", true)
+	s.await(true, "Ready", true)
 
 	line.Run("agent stop")
 	s.await(false, "AgentTimeout", true)
 	line.Run("agent cont")
-	s.await(true, "", true)
+	s.await(true, "Ready", true)
 
 	// More periods than any threshold, with a daemon that hangs and then with none.
 	h.Daemon.Signal(t, syscall.SIGSTOP)
@@ -138,6 +129,6 @@ func TestSidecar(t *testing.T) {
 	h.Virsh("destroy", domainName)
 	s.await(false, "NoDomain", false)
 	h.Start()
-	s.await(true, "", true)
+	s.await(true, "Ready", true)
 	s.Stop()
 }

@@ -44,8 +44,8 @@ func (f *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
 	return nil, Usagef("--log-format: %q is neither text nor json", f.format)
 }
 
-// DetachLog makes a daemon's stderr one that it can log to though its reader is slow or gone. The function it returns
-// passes on what waits.
+// DetachLog makes a daemon's stderr one that it can log to though its reader is slow or gone: in this process and its
+// children, SIGPIPE is ignored from here on. The function it returns passes on what waits, for at most a second.
 func DetachLog(e *Env) (stop func()) {
 	signal.Ignore(syscall.SIGPIPE)
 	w := newLogWriter(e.Stderr)
@@ -84,17 +84,18 @@ func (w *logWriter) start() (stop func()) {
 	done := make(chan struct{})
 	go func() { // joined by stop, unless its write blocks
 		defer close(done)
-		for {
-			select {
-			case record := <-w.records:
-				w.pass(record)
-				continue
-			default:
-			}
+		for ctx.Err() == nil {
 			select {
 			case record := <-w.records:
 				w.pass(record)
 			case <-ctx.Done():
+			}
+		}
+		for {
+			select {
+			case record := <-w.records:
+				w.pass(record)
+			default:
 				return
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // Exit codes: 0 is a clean stop.
@@ -93,11 +94,25 @@ func (p Program) Run(ctx context.Context, e Env) int {
 				return code
 			}
 		}
-		fmt.Fprintf(e.Stderr, "%s %s: %v\n", p.Name, name, err)
+		lastWord(e.Stderr, fmt.Sprintf("%s %s: %v\n", p.Name, name, err))
 		return code
 	}
 	fmt.Fprintf(e.Stderr, "%s: unknown command %q; see %s help\n", p.Name, name, p.Name)
 	return ExitUsage
+}
+
+// lastWord writes the line with which a process ends. Where nobody reads it, and a daemon's stderr may be such a pipe, the
+// end does not wait for it longer than for the log.
+func lastWord(w io.Writer, line string) {
+	written := make(chan struct{})
+	go func() { // ends with its write, or with the process
+		defer close(written)
+		_, _ = io.WriteString(w, line) // there is nobody else to tell
+	}()
+	select {
+	case <-written:
+	case <-time.After(logFlush):
+	}
 }
 
 func (p Program) help(w io.Writer) {

@@ -3,9 +3,32 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
+	"time"
 )
+
+// TestStalledStderr: a command that fails ends its process, though nobody reads why.
+func TestStalledStderr(t *testing.T) {
+	stuck := &stalled{released: make(chan struct{})}
+	defer close(stuck.released)
+	p := Program{Name: "p", Commands: []Command{{"serve", "fail after having logged", func(_ context.Context, e Env) error {
+		defer DetachLog(&e)()
+		_, _ = io.WriteString(e.Stderr, "starting\n")
+		return errors.New("no luck")
+	}}}}
+	code := make(chan int, 1)
+	go func() { code <- p.Run(t.Context(), Env{Args: []string{"serve"}, Stderr: stuck}) }()
+	select {
+	case got := <-code:
+		if got != ExitFailure {
+			t.Errorf("exit code %d", got)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the process does not end")
+	}
+}
 
 // TestProgram: what a command returns is the exit code and at most one line.
 func TestProgram(t *testing.T) {
