@@ -5,30 +5,83 @@
 set -euo pipefail
 . "$(dirname "$0")/env.sh"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/page.sh"
 GUEST=${1:?the folder with the kernel and the initramfs}
 trap 'echo "checks: line $LINENO failed: $BASH_COMMAND" >&2' ERR
 # shellcheck disable=SC2086 # both may be missing
-trap 'kill ${crasher:-} ${forward:-} 2>/dev/null || true' EXIT
+trap 'kill ${crasher:-} ${controller:-} ${sampler:-} 2>/dev/null || true' EXIT
 
-say "Install (docs/install.md)"
-k apply -f "$HERE/objects/virtualmachineinstances.yaml" >/dev/null
-sed -e 's#guestprobe:dev#registry.example/guestprobe:v1#' \
-	-e 's#guestprobe-injector:dev#registry.example/guestprobe-injector:v1#' "$ROOT/manifests/guestprobe.yaml" >"$RUN/guestprobe.yaml"
-k apply -f "$RUN/guestprobe.yaml" >/dev/null
-mkdir -p "$RUN/collector"
-cat >"$RUN/collector/kustomization.yaml" <<EOF
-components: ["$(realpath --relative-to="$RUN/collector" "$ROOT/manifests/components/collector")"]
-images: [{name: guestprobe, newName: registry.example/guestprobe, newTag: v1}]
-EOF
-k apply -k "$RUN/collector" >/dev/null
+say "docs/install.md, command by command: the images and the installation"
+"$HERE/crds.sh" | k create -f - >/dev/null
 k create namespace $NS >/dev/null
-k label namespace $NS guestprobe.dev/inject=enabled >/dev/null
-check "injector: two replicas are available" 120 \
-	k -n guestprobe-system rollout status deployment guestprobe-injector --timeout=1s
-trusted() { [ -n "$(k get mutatingwebhookconfiguration guestprobe-injector -o 'jsonpath={.webhooks[0].clientConfig.caBundle}')" ]; }
-check "injector: its own authority is in the webhook's configuration" 60 trusted
-check "collector: a pod is available on each node that runs VMs" 60 \
-	k -n guestprobe-collector rollout status daemonset guestprobe-collector --timeout=1s
+open_desk
+follow Needs
+follow Install
+trusted() { # N: each of the N webhooks knows the injector's authority
+	[ "$(k get mutatingwebhookconfiguration guestprobe-injector -o json | jq '[.webhooks[].clientConfig.caBundle | select(length > 0)] | length')" = "$1" ]
+}
+check "injector: its own authority is in the webhook's configuration" 60 trusted 1
+# KubeVirt's own schema, and with --validate=strict nothing that it does not know
+refused_typo() { ! sed "s/^metadata:/&\n  namespace: $NS/; s/periodSeconds/perodSeconds/" "$1" | k apply --dry-run=server --validate=strict -f -; }
+accepted() { sed "s/^metadata:/&\n  namespace: $NS/" "$1" | k apply --dry-run=server --validate=strict -f -; }
+for example in "$ROOT"/manifests/examples/*.yaml; do
+	if grep -q '^kind: VirtualMachine$' "$example"; then
+		check "example ${example##*/}: KubeVirt's schema takes it" 1 accepted "$example"
+	fi
+done
+check "... and a typo in one of them it refuses" 1 refused_typo "$ROOT/manifests/examples/cloud-init-agent.yaml"
+
+say "docs/install.md: the first Ready VM, a VirtualMachine whose KubeVirt is this script"
+virt_controller >"$RUN/virt-controller.log" 2>&1 &
+controller=$!
+follow "The first Ready VM"
+added() { jq -S '.spec.initContainers[] | select(.name == "guestprobe") | {image, args, env, resources}'; } # of a pod
+same_offline() {
+	local live
+	live=$(k -n $NS get pod virt-launcher-cloud-init-agent -o json | added)
+	echo "$live"
+	[ -n "$live" ] && [ "$(guestprobe-injector patch -f pod.yaml --vmi vmi.yaml --image registry.example/guestprobe:v1 -o json | added)" = "$live" ]
+}
+check "guestprobe-injector patch adds what the webhook added" 1 same_offline
+follow "When something fails" 1
+told() { k -n $NS exec "virt-launcher-$1" -c guestprobe -- /guestprobe check readyz --verbose --timeout 5s --socket $SOCKET | grep "$2"; }
+check "... held: Maintenance; the last state stays, Ready" 20 told cloud-init-agent 'Maintenance: probing is held until'
+follow "When something fails"
+released() { ! told "$1" Maintenance && told "$1" 'readyz check passed'; }
+check "... released" 20 released cloud-init-agent
+
+say "docs/install.md: monitoring, direct access"
+follow Monitoring
+follow "Direct access"
+check "direct access: the authority is in both webhooks" 60 trusted 2
+k -n $NS apply -f "$ROOT/manifests/examples/direct-access.yaml" >/dev/null
+check "VM direct-access: Ready" 120 ready direct-access
+direct() { # MONITOR AGENT: which of the two goes through libvirt
+	local status
+	status=$(lab curl -sf --max-time 5 "http://$(pod direct-access '{.status.podIP}'):9958/status" | jq -c '[.vm.fallback // false, .agent.fallback // false]')
+	echo "$status"
+	[ "$status" = "[$1,$2]" ]
+}
+check "... its sidecar has a monitor and an agent channel of its own" 1 direct false false
+daemon_of() { pgrep -x libvirtd | while read -r p; do if grep -qs "$(pod "$1" '{.metadata.uid}')" "/proc/$p/cgroup"; then echo "$p"; fi; done; }
+libvirtd=$(daemon_of direct-access)
+kill -STOP "$libvirtd"
+holds "... Ready for 15 s in which its libvirt hangs" 15 ready direct-access
+kill -CONT "$libvirtd"
+in_guest direct-access "agent kill org.guestprobe.agent.0"
+check "... the second agent ends: libvirt's is asked instead" 30 direct false true
+holds "... and the VM stays Ready" 12 ready direct-access
+in_guest direct-access "agent start org.guestprobe.agent.0"
+check "... it is back: direct again" 60 direct false false
+k -n $NS delete vm direct-access --wait=false >/dev/null
+for overlay in cert-manager openshift; do
+	mkdir -p "$DESK/$overlay"
+	echo "resources: [../manifests/overlays/$overlay]" >"$DESK/$overlay/kustomization.yaml"
+	check "overlays/$overlay: the API server takes it, with the schemas of its makers" 10 \
+		kubectl apply --dry-run=server --validate=strict -k $overlay
+done
+kill "$controller"
+k -n $NS delete vm cloud-init-agent --wait=false >/dev/null
 
 say "VM a: masquerade, ports: [1500]"
 create a 1500
@@ -143,15 +196,42 @@ dropped() {
 }
 check "13 the collector drops the VM that is gone" 60 dropped b
 
+say "VM m: live migration, from a pod with the sidecar to another (meanwhile VM a's sidecar still crashes)"
+create m 1500
+check "14 the guest is started" 60 schedulable m
+hand_over m 1500
+gate m True NotPaused
+check "14 Ready when the guest answers" 120 ready m
+create_target m 1500
+check "14 the target pod is injected as well, and asked by httpGet" 5 \
+	field m-target '{.spec.initContainers[-1:].readinessProbe.httpGet.port}' 9958
+check "14 no deadlock: the target's libvirt can be handed the VM" 60 schedulable m-target
+hand_over m-target 1500
+gate m-target True NotPaused
+check "14 the target is not Ready: NoDomain" 20 not_ready m-target NoDomain
+boot=$(in_guest m 'cat /proc/sys/kernel/random/boot_id')
+sample m m-target >"$RUN/migration.log" &
+sampler=$!
+sleep 1
+check "14 libvirt migrates the VM" 60 migrate m m-target
+check "14 the target pod is Ready" 10 ready m-target
+same_boot() { [ "$(in_guest m-target 'cat /proc/sys/kernel/random/boot_id')" = "$boot" ]; }
+check "14 it is the same guest: it has not booted again" 10 same_boot
+check "14 the source pod has completed" 30 phase m Succeeded
+sleep 1 # for more samples of the target alone
+kill "$sampler"
+wait "$sampler" 2>/dev/null || true
+sampled '200 200' 0 "14 at 10 Hz, of both sidecars: never are both ready"
+sampled '... ... (503|... 503)' 0 "14 ... and liveness fails on neither"
+sampled '200 503' 1 "14 ... the source was ready before"
+sampled '(000|503) 200' 1 "14 ... and the target after"
+result "" "   between the last moment that the source was ready and the first that the target was" "$(gap)"
+delete m-target
+
 say "VM c: no probes of its own, the namespace's defaults (manifests/examples/namespace-defaults.yaml)"
-k apply -f "$ROOT/manifests/examples/namespace-defaults.yaml" >/dev/null
+follow Probes
 manifest_has() { pod "$1" '{.metadata.annotations.guestprobe\.dev/manifest}' | grep "$2"; }
 only_injected() { [ "$(k -n $NS get pod -l guestprobe.dev/injected=true -o name)" = "pod/$1" ]; }
-told() {
-	k -n $NS exec virt-launcher-c -c guestprobe -- /guestprobe check readyz --socket $SOCKET --verbose | grep -e "$1"
-}
-logged() { k -n $NS logs virt-launcher-c -c guestprobe | grep -e "$1"; }
-forwarded() { lab curl -sf --max-time 5 http://127.0.0.1:9959/metrics | grep -e "$1"; }
 NS=vms
 PROBES=no
 create c
@@ -163,19 +243,6 @@ check "   the guest starts" 60 domain_is c running
 gate c True NotPaused
 check "   Ready when the agent answers" 120 ready c
 check "   kubectl get pod -l guestprobe.dev/injected=true finds it, and no other" 1 only_injected virt-launcher-c
-check "   its annotation tells who asks what" 1 field c '{.metadata.annotations.guestprobe\.dev/status}' \
-	'readiness: exec; liveness: none; binding: masquerade; guest: 10.0.2.2; access: libvirt'
-check "   check readyz --verbose has a line per component" 5 told '\[+\]readinessProbe ok'
-check "   the log has a record of the transition" 5 logged '"reason":"Ready"'
-sidecar_c() { k -n $NS exec virt-launcher-c -c guestprobe -- /guestprobe "$@" >/dev/null; }
-check "   hold --for 1h, without a shell in the image" 5 sidecar_c hold --hold-file /var/run/guestprobe/hold --for 1h
-check "   ... Maintenance; the last state stays" 20 told 'Maintenance: probing is held until'
-check "   hold --release" 5 sidecar_c hold --hold-file /var/run/guestprobe/hold --release
-check "   ... Ready" 30 ready c
-lab "$BIN/kubectl" -n guestprobe-collector port-forward daemonset/guestprobe-collector 9959 >"$RUN/port-forward.log" 2>&1 &
-forward=$!
-check "   the collector answers by kubectl port-forward" 20 forwarded 'guestprobe_ready.*name="c",namespace="vms"'
-kill "$forward"
 delete c
 NS=my-vms
 PROBES=yes
@@ -213,15 +280,27 @@ none() { [ -z "$(k -n guestprobe-system get pods -o name)" ]; }
 check "12 no injector is left" 60 none
 check "12 without one the pod is made at once" 3 create e 1500
 check "12 ... and starts, without the sidecar" 60 schedulable e
+waits() { # for direct access the folder of QEMU's sockets has to be there, which the sidecar's mount makes
+	local answer
+	answer=$(jq '.metadata |= (.name = "waits" | .annotations["guestprobe.dev/access"] = "direct")' "$DESK/pod.yaml" |
+		k -n $NS create --dry-run=server -f - 2>&1) && return 1
+	echo "$answer"
+	grep -q 'failed calling webhook "direct.guestprobe.dev"' <<<"$answer"
+}
+check "12 ... but a VM that asked for direct access waits for an injector" 10 waits
 delete e
 
 say "Uninstall (docs/install.md), and the end"
-k delete -f "$RUN/guestprobe.yaml" --timeout=60s >/dev/null
+follow Uninstall
+check "   the last one lists VM a" 1 answered '^my-vms .*virt-launcher-a '
 holds "   uninstalled: VM a goes on, Ready, with its sidecar" 10 ready a
 powered_off=$(now)
 k -n $NS exec virt-launcher-a -c compute -- /launcher guest-send "poweroff -f"
 check "11 the guest powers off: the pod completes, Succeeded (its grace would be 60 s)" 30 phase a Succeeded
 result "" "   from the power button to the completed pod" "$(since "$powered_off")"
+
+check "each command of docs/install.md has been run, but for:" 5 all_followed
+printf '          %s\n' "${elsewhere[@]}"
 
 say "$passed checks passed, $failed failed"
 ((failed == 0))

@@ -7,11 +7,14 @@ BIN=$LAB/bin       # Kubernetes' programs; kept
 IMAGES=$LAB/images # images as tar files; made anew by each run
 RUN=$LAB/run       # state, logs and pids of one run; removed by down.sh
 PKI=$RUN/pki
+DESK=$RUN/page # where the commands of docs/install.md are run
 CGROUP=guestprobe-cluster # below each controller's root; whoever is in it is ours
 K8S_VERSION=$(awk '$1 == "k8s.io/kubernetes" {print $2}' "$HERE/tools/go.mod")
 
 NODE=lab-node
 NODE_IP=10.251.0.1 # all addresses are of the lab's own network namespace
+REGISTRY=registry.example # that of docs/install.md
+REGISTRY_IP=10.251.0.2
 POD_CIDR=10.252.0.0/24
 SERVICE_CIDR=10.253.0.0/24
 API_IP=10.253.0.1 # the Service kubernetes: an address of the node, so that nothing has to translate it

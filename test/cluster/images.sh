@@ -1,13 +1,12 @@
 #!/bin/bash
-# Makes the images that the cluster runs, each FROM scratch with one static binary, in the format of `docker save`: with tar
-# and sha256sum alone, no daemon and no registry.
+# Makes the stand-in's images, each FROM scratch with one static binary, in the format of `docker save`. Guestprobe's own are
+# made, pushed and pulled as docs/install.md has it.
 set -euo pipefail
 . "$(dirname "$0")/env.sh"
 mkdir -p "$IMAGES/bin"
 cd "$ROOT"
-for c in ./cmd/guestprobe ./cmd/guestprobe-injector ./test/cluster/launcher; do
-	CGO_ENABLED=0 nice go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$IMAGES/bin/" "$c"
-done
+CGO_ENABLED=0 nice go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$IMAGES/bin/" ./test/cluster/launcher
+(cd test/direct/hook && CGO_ENABLED=0 nice go build -trimpath -buildvcs=false -ldflags '-s -w' -o "$IMAGES/bin/" .)
 
 # image NAME FILE USER ENTRYPOINT ROOT: ENTRYPOINT is a list in JSON, ROOT becomes the only layer.
 image() {
@@ -29,22 +28,17 @@ image() {
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-mkdir "$root"/{guestprobe,injector,launcher}
-install -m 755 "$IMAGES/bin/guestprobe" "$root/guestprobe/"
-image registry.example/guestprobe:v1 "$IMAGES/guestprobe.tar" 107:107 '["/guestprobe"]' "$root/guestprobe"
-install -m 755 "$IMAGES/bin/guestprobe-injector" "$root/injector/"
-image registry.example/guestprobe-injector:v1 "$IMAGES/guestprobe-injector.tar" 65532:65532 '["/guestprobe-injector"]' "$root/injector"
 
 # The launcher finds libvirt and QEMU in the node's /usr, which its pods mount read-only.
-r=$root/launcher
-mkdir -p "$r"/{usr,etc,tmp,run,var/run,guest,kubevirt}
+r=$root
+mkdir -p "$r"/{usr,etc,tmp,run,var/run,guest,kubevirt,plugins}
 chmod 1777 "$r/tmp" "$r/run" "$r/var/run"
 for d in bin sbin lib lib64; do ln -s "usr/$d" "$r/$d"; done
-echo 'qemu:x:107:107::/tmp:/bin/false' >"$r/etc/passwd"
-echo 'qemu:x:107:' >"$r/etc/group"
-install -m 755 "$IMAGES/bin/launcher" "$r/"
+printf '%s\n' 'root:x:0:0::/:/bin/false' 'qemu:x:107:107::/tmp:/bin/false' >"$r/etc/passwd"
+printf '%s\n' 'root:x:0:' 'qemu:x:107:' >"$r/etc/group"
+install -m 755 "$IMAGES/bin/launcher" "$IMAGES/bin/hook" "$r/"
 ln -s ../launcher "$r/kubevirt/virt-probe"
-image registry.example/launcher:v1 "$IMAGES/launcher.tar" 107:107 '["/launcher"]' "$r"
+image $REGISTRY/launcher:v1 "$IMAGES/launcher.tar" 107:107 '["/launcher"]' "$r"
 
 # What holds a pod's namespaces.
-image registry.example/pause:v1 "$IMAGES/pause.tar" 65535:65535 '["/launcher", "wait"]' "$r"
+image $REGISTRY/pause:v1 "$IMAGES/pause.tar" 65535:65535 '["/launcher", "wait"]' "$r"

@@ -138,4 +138,94 @@ gate() { # VM STATUS REASON: the readiness gate, which virt-controller sets
 	k -n $NS patch pod "virt-launcher-$1" --subresource=status --type=strategic -p \
 		"{\"status\": {\"conditions\": [{\"type\": \"kubevirt.io/virtual-machine-unpaused\", \"status\": \"$2\", \"reason\": \"$3\"}]}}" >/dev/null
 }
+
+# virt_controller makes of each VirtualMachine what KubeVirt makes of it, once, and then keeps its conditions; it ends with
+# its caller. $DESK/pod.yaml is the last pod as it was before the webhook.
+virt_controller() {
+	local vm
+	set +e # what fails is tried again
+	trap - ERR
+	while sleep 0.5; do
+		for vm in $(k -n $NS get vm -o 'jsonpath={.items[*].metadata.name}'); do
+			k -n $NS get vmi "$vm" >/dev/null 2>&1 || new_instance "$vm"
+			condition_to vm "$vm"
+			condition_to vmi "$vm"
+		done
+	done
+}
+condition_to() { # KIND NAME: the pod's Ready
+	local status
+	status=$(pod "$2" '{.status.conditions[?(@.type=="Ready")].status}')
+	k -n $NS patch "$1" "$2" --subresource=status --type=merge \
+		-p "{\"status\": {\"conditions\": [{\"type\": \"Ready\", \"status\": \"${status:-False}\"}]}}"
+}
+new_instance() { # VM
+	local vmi ports
+	k -n $NS get vm "$1" -o json | jq '{apiVersion, kind: "VirtualMachineInstance",
+		metadata: {name: .metadata.name, namespace: .metadata.namespace,
+			labels: .spec.template.metadata.labels, annotations: .spec.template.metadata.annotations,
+			ownerReferences: [{apiVersion, kind, name: .metadata.name, uid: .metadata.uid, controller: true, blockOwnerDeletion: true}]},
+		spec: .spec.template.spec}' | k create -f - || return 1
+	vmi=$(k -n $NS get vmi "$1" -o json)
+	ports=$(jq -r '[.spec.domain.devices.interfaces[0].ports[]?.port] | join(" ")' <<<"$vmi")
+	# pkg/virt-controller/services/template.go: ten seconds are added to each probe, and one to the timeout of an exec
+	PROBES=no fill launcher-pod.yaml "$1" "$(jq -r .metadata.uid <<<"$vmi")" "" | k create --dry-run=client -o json -f - |
+		jq --argjson vmi "$vmi" --arg domain "${NS}_$1" '
+			def rendered: if . == null then empty else .initialDelaySeconds += 10 | if .guestAgentPing then
+				(.timeoutSeconds // 1) as $t | .timeoutSeconds = $t + 1 | del(.guestAgentPing) |
+				.exec.command = ["virt-probe", "--domainName", $domain, "--timeoutSeconds", "\($t)", "--guestAgentPing"] else . end end;
+			.metadata.labels += $vmi.metadata.labels | .metadata.annotations += $vmi.metadata.annotations |
+			.spec.containers[0] += ({livenessProbe: ($vmi.spec.livenessProbe | rendered)} // {}) |
+			.spec.containers[0] += ({readinessProbe: ($vmi.spec.readinessProbe | rendered)} // {})' >"$DESK/pod.yaml"
+	if k get plugin guestprobe -o json >"$RUN/plugin.yaml"; then
+		echo "$vmi" >"$RUN/vmi.yaml"
+		k -n $NS create configmap "plugins-$1" --from-file="$RUN/plugin.yaml" --from-file="$RUN/vmi.yaml" || return 1
+	fi
+	k create -f "$DESK/pod.yaml" || return 1
+	until schedulable "$1"; do sleep 0.2; done
+	# shellcheck disable=SC2086 # a list
+	hand_over "$1" $ports
+	gate "$1" True NotPaused
+}
+# create_target VM [PORT]: the pod to which virt-controller has the VM migrate; here it is called VM-target
+create_target() {
+	local list=
+	if [ -n "${2:-}" ]; then list="{port: $2}"; fi
+	fill launcher-pod.yaml "$1" "$(k -n $NS get vmi "$1" -o 'jsonpath={.metadata.uid}')" "$list" |
+		sed "s/^  name: virt-launcher-$1\$/&-target/; s#\[/launcher, run,#[/launcher, receive,#" | k create -f - >/dev/null
+}
+# libvirt_of VM: its libvirt's address on the node; a socket's path may not be as long as the kubelet's are
+libvirt_of() {
+	lab ln -sfn "/var/lib/kubelet/pods/$(pod "$1" '{.metadata.uid}')/volumes/kubernetes.io~empty-dir/libvirt-runtime" "/run/libvirt-$1"
+	echo "qemu+unix:///session?socket=/run/libvirt-$1/virtqemud-sock"
+}
+# migrate VM TARGET: what the two virt-handlers have their libvirts do, by a client of both and without a proxy between
+migrate() {
+	lab virsh -q -c "$(libvirt_of "$1")" migrate --live "${NS}_$1" "$(libvirt_of "$2")" "tcp://$(pod "$2" '{.status.podIP}'):49152"
+}
+
+# sample VM TARGET: ten times a second the seconds and the statuses of /readyz of both sidecars and /livez of both; 000 is
+# no answer.
+sample() {
+	local a b
+	a=http://$(pod "$1" '{.status.podIP}'):9958 b=http://$(pod "$2" '{.status.podIP}'):9958
+	lab bash -c 'while sleep 0.05; do
+		echo "$(date +%s.%N)" $(curl -s -o /dev/null -o /dev/null -o /dev/null -o /dev/null --max-time 0.5 -w "%{http_code} " \
+			"$1/readyz" "$2/readyz" "$1/livez" "$2/livez")
+	done' - "$a" "$b"
+}
+# sampled PATTERN N NAME: at least N samples begin with these statuses; with 0 none does
+sampled() {
+	local count
+	count=$(grep -cE "^[0-9.]+ $1" "$RUN/migration.log" || true)
+	if (($2 == 0 ? count == 0 : count >= $2)); then
+		result ok "$3 ($count of $(wc -l <"$RUN/migration.log") samples)" 0.0
+		passed=$((passed + 1))
+	else
+		result FAIL "$3 ($count of $(wc -l <"$RUN/migration.log") samples)" 0.0
+		sed 's/^/      /' "$RUN/migration.log"
+		failed=$((failed + 1))
+	fi
+}
+gap() { awk '$2 == 200 {last = $1} $3 == 200 && !first {first = $1} END {printf "%.1f", first - last}' "$RUN/migration.log"; }
 delete() { k -n $NS delete pod "virt-launcher-$1" --wait=false >/dev/null; }

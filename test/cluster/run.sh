@@ -35,6 +35,9 @@ need libvirt-clients /usr/bin/virsh
 need qemu-system-x86 /usr/bin/qemu-system-x86_64
 need qemu-guest-agent /usr/sbin/qemu-ga
 need cpio /usr/bin/cpio
+need docker.io /usr/sbin/dockerd
+need docker-registry /usr/bin/docker-registry
+need jq /usr/bin/jq
 if ((${#missing[@]})); then
 	command -v apt-get >/dev/null || fail "these are missing: ${missing[*]}"
 	echo "installing ${missing[*]}"

@@ -41,15 +41,16 @@ ready() {
 }
 
 case $LAB in /run/* | /var/run/* | /var/lib/* | /var/log/*) fail "$LAB lies in a folder that the lab has one of its own of" ;; esac
-mkdir -p "$RUN"/{containerd,cni,lib,log}
+mkdir -p "$RUN"/{containerd,cni,lib,log,certs.d/$REGISTRY}
 each_controller join
 
-# The holder keeps both namespaces. In them /run, /var/lib and /var/log are the lab's own, so that the kubelet, containerd
+printf '%s\n' '127.0.0.1 localhost' "$REGISTRY_IP $REGISTRY" >"$RUN/hosts"
+# The holder keeps both namespaces. In them /run, /var/lib, /var/log and /etc/hosts are the lab's own, so that the kubelet, containerd
 # and CNI write to the places where they do it elsewhere, and the collector's manifest needs no change.
 # shellcheck disable=SC2016 # it is for the other shell
 setsid unshare --net --mount --propagation private -- bash -c '
 	mount -t tmpfs tmpfs /run && mount --bind "$1/lib" /var/lib && mount --bind "$1/log" /var/log &&
-	mount --make-rshared / && touch "$1/mounted" && exec sleep infinity' holder "$RUN" >"$RUN/holder.log" 2>&1 </dev/null &
+	mount --bind "$1/hosts" /etc/hosts && mount --make-rshared / && touch "$1/mounted" && exec sleep infinity' holder "$RUN" >"$RUN/holder.log" 2>&1 </dev/null &
 echo $! >"$RUN/holder.pid"
 ready holder 10 test -e "$RUN/mounted"
 
@@ -59,9 +60,13 @@ lab sh -ec "
 	ip link add node0 type bridge
 	ip address add $NODE_IP/24 dev node0
 	ip address add $API_IP/32 dev node0
+	ip address add $REGISTRY_IP/32 dev node0
 	ip link set node0 up
 	ip route add default via ${NODE_IP%.*}.254 dev node0
-	echo 1 >/proc/sys/net/ipv4/ip_forward"
+	echo 1 >/proc/sys/net/ipv4/ip_forward
+	# The API server listens on port 443 of all addresses, and docker takes whoever answers there for the registry.
+	nft 'table ip lab { chain input { type filter hook input priority 0; ip daddr $REGISTRY_IP tcp dport 443 reject with tcp reset; }; }'"
+lab mknod -m 666 /run/tun c 10 200 # the machine's own may be root's alone
 "$HERE/pki.sh"
 
 cat >"$RUN/containerd.toml" <<EOF
@@ -73,9 +78,11 @@ state = "/run/containerd"
 [plugins."io.containerd.internal.v1.opt"]
   path = "/var/lib/containerd/opt"
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "registry.example/pause:v1"
+  sandbox_image = "$REGISTRY/pause:v1"
   disable_tcp_service = true
   restrict_oom_score_adj = true # without CAP_SYS_RESOURCE runc cannot lower it
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "$RUN/certs.d"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "$RUN/cni"
@@ -85,7 +92,18 @@ cat >"$RUN/cni/10-lab.conflist" <<EOF
  {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 EOF
+printf '[host."http://%s"]\n  capabilities = ["pull", "resolve"]\n' "$REGISTRY" >"$RUN/certs.d/$REGISTRY/hosts.toml"
 start containerd containerd --config "$RUN/containerd.toml"
+
+# The registry, and the docker daemon that pushes to it: docker builds without a container, so it needs no network.
+cat >"$RUN/registry.yaml" <<EOF
+version: 0.1
+storage: {filesystem: {rootdirectory: $RUN/registry}}
+http: {addr: "$REGISTRY_IP:80"}
+EOF
+start registry docker-registry serve "$RUN/registry.yaml"
+start dockerd dockerd --host unix:///run/docker.sock --data-root "$RUN/docker" --exec-root /run/docker --pidfile /run/docker.pid \
+	--iptables=false --ip6tables=false --bridge=none --storage-driver=vfs --insecure-registry "$REGISTRY"
 start etcd etcd --name lab --data-dir "$RUN/etcd" --listen-client-urls http://127.0.0.1:2379 \
 	--advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 \
 	--initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster lab=http://127.0.0.1:2380
@@ -103,9 +121,9 @@ start kube-apiserver "$BIN/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 
 	--kubelet-certificate-authority="$PKI/ca.crt"
 
 ready containerd 30 ctr version
-for image in guestprobe guestprobe-injector launcher pause; do ctr images import "$IMAGES/$image.tar" >/dev/null; done
+for image in launcher pause; do ctr images import "$IMAGES/$image.tar" >/dev/null; done
 
-# Images cannot be pulled again, so the kubelet must not tidy up. Name look-ups would hang: there is nobody to ask.
+# These two are in no registry, so the kubelet must not tidy up. Name look-ups would hang: there is nobody to ask.
 echo "nameserver 127.0.0.1" >"$RUN/resolv.conf"
 cat >"$RUN/kubelet.yaml" <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -137,3 +155,5 @@ start kubelet "$BIN/kubelet" --config="$RUN/kubelet.yaml" --kubeconfig="$PKI/nod
 	--node-ip=$NODE_IP --node-labels=kubevirt.io/schedulable=true
 ready kubelet 90 k wait --for=condition=Ready node/$NODE --timeout=2s
 ready kube-controller-manager 60 k get serviceaccount default
+ready registry 30 lab curl -sf http://$REGISTRY/v2/
+ready dockerd 60 lab docker version

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log"
@@ -23,11 +24,14 @@ const (
 	daemon      = libvirtDir + "/libvirt-sock"
 	virtqemud   = libvirtDir + "/virtqemud-sock"
 	tap         = "tap0"
-	guestFolder = "/guest" // kernel and initramfs, from the node
+	connection  = "qemu:///session?socket=" + virtqemud
+	guestFolder = "/guest"   // kernel and initramfs, from the node
+	plugins     = "/plugins" // plugin.yaml and vmi.yaml, where the cluster has a Plugin
 )
 
-// compute runs a VM until its guest powers off (ended) or ctx is done.
-func compute(ctx context.Context, namespace, name string) (ended bool, err error) {
+// compute runs a VM until its guest powers off or moves away (ended), or ctx is done. It starts the VM itself, or receives
+// one that runs elsewhere.
+func compute(ctx context.Context, namespace, name string, receive bool) (ended bool, err error) {
 	libvirt, err := startLibvirt(ctx)
 	if err != nil {
 		return false, err
@@ -41,14 +45,12 @@ func compute(ctx context.Context, namespace, name string) (ended bool, err error
 		return false, nil
 	}
 	domain := namespace + "_" + name // KubeVirt's name for it
-	file := filepath.Join(privateDir, "domain.xml")
-	if err := os.WriteFile(file, []byte(domainXML(domain)), 0o600); err != nil {
-		return false, err
-	}
-	if err := virsh(ctx, "define", file); err != nil {
-		return false, err
-	}
-	if err := virsh(ctx, "start", domain); err != nil {
+	if receive {
+		log.Printf("waiting for %s", domain)
+		if err := await(ctx, func() bool { _, err := qemuPID(domain); return err == nil }); err != nil {
+			return false, nil
+		}
+	} else if err := start(ctx, domain); err != nil {
 		return false, err
 	}
 	qemu, err := qemuPID(domain)
@@ -59,9 +61,18 @@ func compute(ctx context.Context, namespace, name string) (ended bool, err error
 	running := func() bool { return syscall.Kill(qemu, 0) == nil }
 	booting, stop := context.WithCancel(ctx)
 	defer stop()
-	go network(booting)
+	if !receive {
+		go network(booting)
+	}
 	if await(ctx, func() bool { return !running() }) == nil {
 		log.Printf("QEMU has ended")
+		// Who has moved the VM away still talks to libvirt, until that is done with it.
+		finishing, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_ = await(finishing, func() bool {
+			state, err := exec.CommandContext(finishing, "virsh", "-q", "-c", connection, "domstate", domain).Output()
+			return err == nil && strings.TrimSpace(string(state)) == "shut off"
+		})
 		return true, nil
 	}
 	// KubeVirt asks the guest by ACPI first; the test's guest has nothing that would listen.
@@ -72,6 +83,39 @@ func compute(ctx context.Context, namespace, name string) (ended bool, err error
 		log.Print(err)
 	}
 	return false, nil
+}
+
+func start(ctx context.Context, domain string) error {
+	definition, err := plugged(ctx, domainXML(domain))
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(privateDir, "domain.xml")
+	if err := os.WriteFile(file, definition, 0o600); err != nil {
+		return err
+	}
+	if err := virsh(ctx, "define", file); err != nil {
+		return err
+	}
+	return virsh(ctx, "start", domain)
+}
+
+// plugged is the domain as the cluster's Plugin, if there is one, leaves it. virt-launcher has the code that applies it in
+// itself; here it is a program of test/direct's, made of KubeVirt's code.
+func plugged(ctx context.Context, domain string) ([]byte, error) {
+	plugin := filepath.Join(plugins, "plugin.yaml")
+	if _, err := os.Stat(plugin); errors.Is(err, os.ErrNotExist) {
+		return []byte(domain), nil
+	}
+	cmd := exec.CommandContext(ctx, "/hook", plugin, filepath.Join(plugins, "vmi.yaml"))
+	cmd.Stdin = strings.NewReader(domain)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("applying the Plugin: %w: %s", err, &stderr)
+	}
+	return out, nil
 }
 
 // network is what DHCP does in a KubeVirt guest with the masquerade binding.
@@ -93,11 +137,16 @@ func startLibvirt(ctx context.Context) (*exec.Cmd, error) {
 	if err := os.MkdirAll(conf, 0o755); err != nil {
 		return nil, err
 	}
-	// Without this the daemon hands QEMU's output to one more daemon.
-	if err := os.WriteFile(filepath.Join(conf, "qemu.conf"), []byte("stdio_handler = \"file\"\n"), 0o644); err != nil {
-		return nil, err
+	for file, text := range map[string]string{
+		"qemu.conf": "stdio_handler = \"file\"\n", // else the daemon hands QEMU's output to one more daemon
+		// Else all pods of a machine are one host, to which libvirt does not migrate.
+		"libvirtd.conf": fmt.Sprintf("host_uuid = %q\n", uuid()),
+	} {
+		if err := os.WriteFile(filepath.Join(conf, file), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
 	}
-	cmd := exec.Command("libvirtd", "-f", "/dev/null")
+	cmd := exec.Command("libvirtd", "-f", filepath.Join(conf, "libvirtd.conf"))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -120,8 +169,14 @@ func startLibvirt(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
+func uuid() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
 func virsh(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", "qemu:///session?socket=" + virtqemud}, args...)...)
+	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q", "-c", connection}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("virsh %s: %w: %s", strings.Join(args, " "), err, out)
 	}

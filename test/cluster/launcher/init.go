@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// first is the pod's first process: like KubeVirt's virt-launcher-monitor it starts the other one, hands SIGTERM on, and
+// first is the pod's first process: like KubeVirt's virt-launcher-monitor it starts this program again, hands SIGTERM on, and
 // reaps what the others leave behind. libvirt waits half a minute for a QEMU that has ended and that nobody reaps.
 func first(ctx context.Context, args []string) (code int, err error) {
-	child, err := os.StartProcess("/proc/self/exe", append([]string{"launcher", "compute"}, args...), &os.ProcAttr{
+	child, err := os.StartProcess("/proc/self/exe", append([]string{"launcher"}, args...), &os.ProcAttr{
 		Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
 	if err != nil {

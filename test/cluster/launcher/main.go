@@ -11,6 +11,7 @@ import (
 )
 
 const usage = `usage: launcher run NAMESPACE NAME     be compute
+       launcher receive NAMESPACE NAME be compute of a pod to which a running VM migrates
        launcher guest COMMAND…       run a line of shell in the guest
        launcher guest-send COMMAND…  the same for what the guest does not survive
        virt-probe --domainName D --timeoutSeconds T --guestAgentPing
@@ -31,14 +32,14 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	var err error
 	switch {
-	case len(args) == 3 && args[0] == "run":
+	case len(args) == 3 && (args[0] == "run" || args[0] == "receive"):
 		var code int
-		if code, err = first(ctx, args[1:]); err == nil {
+		if code, err = first(ctx, append([]string{"compute"}, args...)); err == nil {
 			return code
 		}
-	case len(args) == 3 && args[0] == "compute": // what run starts
+	case len(args) == 4 && args[0] == "compute": // what these two start
 		var ended bool
-		if ended, err = compute(ctx, args[1], args[2]); err == nil && !ended {
+		if ended, err = compute(ctx, args[2], args[3], args[1] == "receive"); err == nil && !ended {
 			return 128 + int(syscall.SIGTERM)
 		}
 	case len(args) > 1 && args[0] == "guest":
