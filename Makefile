@@ -64,7 +64,7 @@ guest: ## the test guest: Debian's kernel and guest agent in an initramfs
 parity: ## compare the probes with the kubelet's own code, injected pods with the API server's
 	cd test/parity && $(GO) run . && $(GO) test -race ./...
 
-test-cluster: ## a real Kubernetes with VMs in it, the injector and the collector (root; 6 min, the first time 20)
+test-cluster: ## a real Kubernetes with VMs in it, the injector and the collector (root; 7 min, the first time 20)
 	test/cluster/run.sh
 
 clean: ## remove what was built

@@ -89,12 +89,25 @@ func TestPageOverlays(t *testing.T) {
 		_, text, _ = strings.Cut(text, "\n")
 		text, _, _ = strings.Cut(text, "\n```")
 		text, _, _ = strings.Cut(text, "\nEOF")
-		built := kustomize(t, overlay(t, text))
-		proveInstallation(t, decodeAll(t, built))
-		for line := range strings.Lines(string(built)) {
+		built := string(kustomize(t, overlay(t, text)))
+		proveInstallation(t, decodeAll(t, []byte(built)))
+		for line := range strings.Lines(built) {
 			if image, ok := strings.CutPrefix(strings.TrimSpace(line), "image: "); ok && !strings.HasPrefix(image, "registry.example/") {
 				t.Errorf("image %s in\n%s", image, text)
 			}
 		}
+		// What the page has them append is added, and takes nothing away.
+		more := string(kustomize(t, overlay(t, text+"\n- ../manifests/components/direct\n")))
+		for line := range strings.Lines(built) {
+			if !strings.Contains(more, line) {
+				t.Errorf("with direct access this is gone: %s", line)
+			}
+		}
+		if !strings.Contains(more, "kind: Plugin") {
+			t.Errorf("no Plugin in\n%s", more)
+		}
+	}
+	if !strings.Contains(page(t), "echo '- ../manifests/components/direct' >>my-cluster/kustomization.yaml") {
+		t.Error("the page no longer appends the component as it is appended here")
 	}
 }

@@ -8,7 +8,7 @@ set -euo pipefail
 . "$(dirname "$0")/page.sh"
 GUEST=${1:?the folder with the kernel and the initramfs}
 trap 'echo "checks: line $LINENO failed: $BASH_COMMAND" >&2' ERR
-# shellcheck disable=SC2086 # both may be missing
+# shellcheck disable=SC2086 # each may be missing
 trap 'kill ${crasher:-} ${controller:-} ${sampler:-} 2>/dev/null || true' EXIT
 
 say "docs/install.md, command by command: the images and the installation"
@@ -22,7 +22,13 @@ trusted() { # N: each of the N webhooks knows the injector's authority
 }
 check "injector: its own authority is in the webhook's configuration" 60 trusted 1
 # KubeVirt's own schema, and with --validate=strict nothing that it does not know
-refused_typo() { ! sed "s/^metadata:/&\n  namespace: $NS/; s/periodSeconds/perodSeconds/" "$1" | k apply --dry-run=server --validate=strict -f -; }
+refused_typo() {
+	local answer
+	answer=$(sed "s/^metadata:/&\n  namespace: $NS/; s/failureThreshold: 6/failureTreshold: 6/" "$1" |
+		k apply --dry-run=server --validate=strict -f - 2>&1) && return 1
+	echo "$answer"
+	grep 'unknown field "spec.template.spec.livenessProbe.failureTreshold"' <<<"$answer"
+}
 accepted() { sed "s/^metadata:/&\n  namespace: $NS/" "$1" | k apply --dry-run=server --validate=strict -f -; }
 for example in "$ROOT"/manifests/examples/*.yaml; do
 	if grep -q '^kind: VirtualMachine$' "$example"; then
@@ -34,6 +40,14 @@ check "... and a typo in one of them it refuses" 1 refused_typo "$ROOT/manifests
 say "docs/install.md: the first Ready VM, a VirtualMachine whose KubeVirt is this script"
 virt_controller >"$RUN/virt-controller.log" 2>&1 &
 controller=$!
+follow "The first Ready VM" 4
+check "... it has a line per component" 1 answered '^\[+\]readinessProbe ok'
+follow "The first Ready VM" 1
+check "... it has a record of the transition" 1 answered '"msg":"verdict","reason":"Ready"'
+follow "The first Ready VM" 1
+check "... it tells who asks what" 1 answered '^readiness: httpGet :9958/readyz; liveness: compute asks the sidecar; binding: masquerade'
+follow "The first Ready VM" 2
+check "... it is a manifest, with the annotation's startup probe" 1 answered '^  startupProbe:'
 follow "The first Ready VM"
 added() { jq -S '.spec.initContainers[] | select(.name == "guestprobe") | {image, args, env, resources}'; } # of a pod
 same_offline() {
@@ -74,7 +88,7 @@ holds "... and the VM stays Ready" 12 ready direct-access
 in_guest direct-access "agent start org.guestprobe.agent.0"
 check "... it is back: direct again" 60 direct false false
 k -n $NS delete vm direct-access --wait=false >/dev/null
-for overlay in cert-manager openshift; do
+for overlay in cert-manager full openshift; do
 	mkdir -p "$DESK/$overlay"
 	echo "resources: [../manifests/overlays/$overlay]" >"$DESK/$overlay/kustomization.yaml"
 	check "overlays/$overlay: the API server takes it, with the schemas of its makers" 10 \

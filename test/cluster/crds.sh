@@ -9,7 +9,7 @@ folder() {
 	GOWORK=off go mod download -json "$1@$(awk -v m="$1" '$1 == m {print $2}' go.mod)" | awk -F'"' '$2 == "Dir" {print $4}'
 }
 
-# kubevirt KIND VERSION SCOPE GROUP: what pkg/virt-operator/resource/generate/components/crds.go makes of the schema
+# kubevirt KIND VERSION SCOPE GROUP SHORTNAME: what pkg/virt-operator/resource/generate/components/crds.go makes of the schema
 # beside it. As code it cannot be used, for it wants modules that are not published.
 kubevirt() {
 	local name=${1,,}

@@ -35,14 +35,16 @@ need libvirt-clients /usr/bin/virsh
 need qemu-system-x86 /usr/bin/qemu-system-x86_64
 need qemu-guest-agent /usr/sbin/qemu-ga
 need cpio /usr/bin/cpio
-need docker.io /usr/sbin/dockerd
+need docker.io "$(command -v dockerd || echo /nowhere)"
+need docker.io "$(command -v docker || echo /nowhere)"
+need procps /usr/bin/pgrep
 need docker-registry /usr/bin/docker-registry
 need jq /usr/bin/jq
 if ((${#missing[@]})); then
 	command -v apt-get >/dev/null || fail "these are missing: ${missing[*]}"
 	echo "installing ${missing[*]}"
 	export DEBIAN_FRONTEND=noninteractive
-	{ apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } >"$LAB/apt.log" 2>&1 ||
+	{ apt-get update && apt-get install -y --no-install-recommends --no-remove "${missing[@]}"; } >"$LAB/apt.log" 2>&1 ||
 		fail "apt-get: $(tail -n 3 "$LAB/apt.log")"
 fi
 
