@@ -58,10 +58,11 @@ type GRPC struct {
 func (g *GRPC) Probe(ctx context.Context) error {
 	addr := hostPort(g.Host, g.Port)
 	timeout := timeoutOf(ctx)
-	transport, err := g.client.get(g.newTransport, g.TLS)
+	transport, put, err := g.client.get(g.newTransport, g.TLS)
 	if err != nil {
 		return failure(CauseTLSFiles, err.Error(), err)
 	}
+	defer put()
 	a := &attempt{}
 	defer func() { a.end() }()
 	conn, err := g.connect(ctx, transport, a, addr)

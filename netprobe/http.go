@@ -85,10 +85,11 @@ func (g *HTTPGet) Get(ctx context.Context) (body string, err error) {
 	if err != nil {
 		return "", &Indeterminate{Err: fmt.Errorf("building the request: %w", err)}
 	}
-	transport, err := g.client.get(g.newTransport, g.TLS)
+	transport, put, err := g.client.get(g.newTransport, g.TLS)
 	if err != nil {
 		return "", failure(CauseTLSFiles, err.Error(), err)
 	}
+	defer put()
 	client := &http.Client{Transport: transport, CheckRedirect: g.checkRedirect}
 	a := new(attempt)
 	defer a.end()
@@ -273,25 +274,42 @@ func refusesClient(err error, c Cause, offered bool) bool {
 		strings.Contains(err.Error(), "client conn could not be established")
 }
 
-// A transportCache keeps a transport for as long as the TLS files behind it stay the same.
+// maxIdleTransports is how many transports wait for the next probe; a prober that is called by more goroutines at once makes
+// further ones.
+const maxIdleTransports = 4
+
+// A transportCache keeps transports for as long as the TLS files behind them stay the same. Each serves one attempt at a
+// time: an HTTP/2 transport may hand one attempt's connection to another, and whoever ends first cuts it off.
 type transportCache struct {
-	mu        sync.Mutex
-	transport *http.Transport
-	loaded    *tlsState
+	mu     sync.Mutex
+	idle   []*http.Transport
+	loaded *tlsState
 }
 
-// get returns the transport, made by build and given a TLS configuration from settings.
-func (c *transportCache) get(build func() *http.Transport, settings *TLS) (*http.Transport, error) {
+// get returns a transport, made by build and given a TLS configuration from settings. It goes back with put.
+func (c *transportCache) get(build func() *http.Transport, settings *TLS) (t *http.Transport, put func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state, err := settings.load(c.loaded)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if c.transport == nil || state != c.loaded {
-		c.transport = build()
-		c.transport.TLSClientConfig = state.config
-		c.loaded = state
+	if state != c.loaded {
+		c.idle, c.loaded = nil, state
 	}
-	return c.transport, nil
+	if last := len(c.idle) - 1; last >= 0 {
+		t, c.idle = c.idle[last], c.idle[:last]
+	} else {
+		t = build()
+		t.TLSClientConfig = state.config.Clone() // the transport adds to it
+	}
+	return t, func() { c.put(t, state) }, nil
+}
+
+func (c *transportCache) put(t *http.Transport, state *tlsState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state == c.loaded && len(c.idle) < maxIdleTransports {
+		c.idle = append(c.idle, t)
+	}
 }
