@@ -16,11 +16,29 @@ say "docs/install.md, command by command: the images and the installation"
 k create namespace $NS >/dev/null
 open_desk
 follow Needs
-follow Install
+create my-vm 1500 # a VM that runs already
+follow Install 3
 trusted() { # N: each of the N webhooks knows the injector's authority
 	[ "$(k get mutatingwebhookconfiguration guestprobe-injector -o json | jq '[.webhooks[].clientConfig.caBundle | select(length > 0)] | length')" = "$1" ]
 }
 check "injector: its own authority is in the webhook's configuration" 60 trusted 1
+check "VM my-vm, made before the namespace is labelled: its guest may start" 60 schedulable my-vm
+hand_over my-vm 1500
+gate my-vm True NotPaused
+check "... it gets Ready, by the kubelet's own probe" 120 ready my-vm
+follow Install 1
+check "... it is left alone" 1 field my-vm '{.spec.initContainers[*].name}' guest-console-log
+follow Install
+migrating=$(k -n $NS get vmim -o 'jsonpath={.items[*].spec.vmiName}')
+create_target "$migrating" 1500
+check "... the pod to which it migrates has the sidecar" 5 \
+	field "$migrating-target" '{.spec.initContainers[*].name}' 'guest-console-log guestprobe'
+check "... its libvirt can be handed the VM" 60 schedulable "$migrating-target"
+hand_over "$migrating-target" 1500
+gate "$migrating-target" True NotPaused
+check "... libvirt migrates the VM" 60 migrate "$migrating" "$migrating-target"
+check "... Ready, by the sidecar's word" 20 ready "$migrating-target"
+delete "$migrating-target"
 # KubeVirt's own schema, and with --validate=strict nothing that it does not know
 refused_typo() {
 	local answer

@@ -38,6 +38,7 @@ kubevirt() {
 schemas=$(folder kubevirt.io/kubevirt)/pkg/virt-operator/resource/generate/components/validations_generated.go
 kubevirt VirtualMachine v1 Namespaced kubevirt.io vm
 kubevirt VirtualMachineInstance v1 Namespaced kubevirt.io vmi
+kubevirt VirtualMachineInstanceMigration v1 Namespaced kubevirt.io vmim
 kubevirt Plugin v1alpha1 Cluster plugin.kubevirt.io ""
 
 prometheus=$(folder github.com/prometheus-operator/prometheus-operator)/example/prometheus-operator-crd

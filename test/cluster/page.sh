@@ -56,7 +56,6 @@ answered() { grep -e "$1" "$RUN/command.log"; } # by the last command
 # Of the page's commands in running text these have no place here.
 elsewhere=(
 	'make test-cluster: it is this'
-	'virtctl migrate my-vm: there is no KubeVirt here; VM m is migrated by libvirt'\''s client'
 	'systemctl enable --now guestprobe-agent: the guest here has no systemd; test/direct runs the unit'\''s command in it'
 )
 all_followed() {
