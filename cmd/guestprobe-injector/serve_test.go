@@ -66,8 +66,9 @@ func TestServe(t *testing.T) {
 			t.Fatalf("webhook %d: %v", i, err)
 		}
 	}
-	if first := servedExpiry(t, f.port); time.Until(first) < 47*time.Hour {
-		t.Errorf("the certificate ends on %v", first)
+	first := served(t, f.port)
+	if time.Until(first.NotAfter) < 47*time.Hour {
+		t.Errorf("the certificate ends on %v", first.NotAfter)
 	}
 	body, err := fetch("http://" + f.metrics + "/metrics")
 	if err != nil || !strings.Contains(body, `guestprobe_injector_reviews_total{result="injected"} 2`) {
@@ -77,8 +78,8 @@ func TestServe(t *testing.T) {
 	// A certificate that ends within the renewal window is replaced as soon as it is seen.
 	api.put(secretPath, expiringSecret(t, time.Now().Add(time.Hour)))
 	eventually(t, "renewed", done, func() error {
-		if expiry := servedExpiry(t, f.port); time.Until(expiry) < 47*time.Hour {
-			return fmt.Errorf("the certificate served ends on %v", expiry)
+		if now := served(t, f.port); now.Equal(first) || time.Until(now.NotAfter) < 47*time.Hour {
+			return fmt.Errorf("the certificate served ends on %v, the first one on %v", now.NotAfter, first.NotAfter)
 		}
 		return sendReview(t, f.port, nested(t, api.get(webhookConf), 0))
 	})
@@ -233,14 +234,14 @@ func TestServeRefuses(t *testing.T) {
 	}
 }
 
-func servedExpiry(t *testing.T, port int) time.Time {
+func served(t *testing.T, port int) *x509.Certificate {
 	t.Helper()
 	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port), &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	return conn.ConnectionState().PeerCertificates[0].NotAfter
+	return conn.ConnectionState().PeerCertificates[0]
 }
 
 func status(url string, want int) error {
