@@ -11,6 +11,10 @@ trap 'echo "checks: line $LINENO failed: $BASH_COMMAND" >&2' ERR
 # shellcheck disable=SC2086 # each may be missing
 trap 'kill ${crasher:-} ${controller:-} ${sampler:-} 2>/dev/null || true' EXIT
 
+# Who is in our cgroup ends with the cluster, whatever it waits for: also what this script has started, if it is interrupted.
+enter() { echo $$ >"$1/$CGROUP/daemons/cgroup.procs"; }
+each_controller enter
+
 say "docs/install.md, command by command: the images and the installation"
 "$HERE/crds.sh" | k create -f - >/dev/null
 k create namespace $NS >/dev/null
